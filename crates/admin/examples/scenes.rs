@@ -206,14 +206,14 @@ fn requests(scene: &Scene, random: &mut Random, kind: HandshakeKind, transport: 
     let change = random.below(100);
     match change {
         ..50 => metrics.connections.active.increment(transport),
-        _ if metrics_active(scene, transport) > 40.0 => {
+        _ if active_connections(scene, transport) > 40.0 => {
             metrics.connections.active.decrement(transport)
         }
         _ => {}
     }
 }
 
-fn metrics_active(scene: &Scene, transport: Transport) -> f64 {
+fn active_connections(scene: &Scene, transport: Transport) -> f64 {
     use firstflight_admin::Source;
     let snapshot = Source::metrics(scene);
     snapshot.sum("firstflight_connections_active", &[("transport", transport.name())])

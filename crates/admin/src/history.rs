@@ -259,9 +259,9 @@ fn histogram(value: &SeriesValue) -> Option<&HistogramValue> {
     }
 }
 
-fn sum(one: HistogramValue, other: HistogramValue) -> HistogramValue {
-    let buckets = one.buckets.iter().zip(&other.buckets).map(|(one, other)| one + other).collect();
-    HistogramValue { buckets, sum: one.sum + other.sum, ..one }
+fn sum(a: HistogramValue, b: HistogramValue) -> HistogramValue {
+    let buckets = a.buckets.iter().zip(&b.buckets).map(|(a, b)| a + b).collect();
+    HistogramValue { buckets, sum: a.sum + b.sum, ..a }
 }
 
 fn times_since(now: &Times, earlier: &Times) -> Times {

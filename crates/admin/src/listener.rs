@@ -81,7 +81,7 @@ impl Listener {
 /// Listens at `path`. The socket has these permissions from the start: it is created in a private
 /// directory, and then renamed to `path`, where it replaces a stale socket atomically.
 fn listen_at(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
-    if fs::symlink_metadata(path).is_ok_and(|there| !there.file_type().is_socket()) {
+    if fs::symlink_metadata(path).is_ok_and(|existing| !existing.file_type().is_socket()) {
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file there is not a socket"));
     }
     let mut random = [0; 8];
@@ -115,7 +115,7 @@ fn listen(address: String, reason: io::Error) -> AdminError {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if fs::metadata(&self.path).is_ok_and(|there| there.ino() == self.inode) {
+        if fs::metadata(&self.path).is_ok_and(|existing| existing.ino() == self.inode) {
             let _ = fs::remove_file(&self.path);
         }
     }

@@ -13,17 +13,17 @@ struct ReasonText {
 
 /// The title for tables.
 pub(crate) fn title(reason: &str) -> String {
-    find(reason).map_or_else(|| reason.replace('_', " "), |find| find.title.to_owned())
+    find(reason).map_or_else(|| reason.replace('_', " "), |text| text.title.to_owned())
 }
 
 /// The meaning, as the end of a sentence after "because".
 pub(crate) fn meaning(reason: &str) -> String {
-    find(reason).map_or_else(|| reason.replace('_', " "), |find| find.meaning.to_owned())
+    find(reason).map_or_else(|| reason.replace('_', " "), |text| text.meaning.to_owned())
 }
 
 /// What to do about it. Empty for some reasons.
 pub(crate) fn fix(reason: &str) -> &'static str {
-    find(reason).map_or("", |find| find.fix)
+    find(reason).map_or("", |text| text.fix)
 }
 
 /// Whether the flight was a copy.
@@ -36,7 +36,7 @@ pub(crate) const REPLAYS: [RefusedReason; 2] =
     [RefusedReason::Replayed, RefusedReason::RefusedBefore];
 
 fn find(reason: &str) -> Option<&'static ReasonText> {
-    REASONS.iter().find(|find| find.name == reason)
+    REASONS.iter().find(|text| text.name == reason)
 }
 
 const fn entry(

@@ -17,11 +17,11 @@ pub struct Settings {
     pub host: String,
     /// The value of the header field `Host`.
     pub authority: String,
-    /// Path and query of the requests, as `/witness`.
+    /// Path and query of the requests, such as `/witness`.
     pub path: String,
     /// Whether the path leads to a [`Witness`](crate::Witness).
     pub witness: bool,
-    /// Whether requests go over HTTP/3; the target must be one of QUIC then.
+    /// Whether requests go over HTTP/3. The target must then use QUIC.
     pub http3: bool,
     /// How long a handshake or a response may take.
     pub limit: Duration,
@@ -29,15 +29,16 @@ pub struct Settings {
     pub early_limit: Duration,
     /// When copies are sent, counted from the acceptance of the original.
     pub delays: Vec<Duration>,
-    /// How far the stated ticket age of a flight is ahead that is to be refused, the smallest first.
+    /// How much too large the stated ticket age is in flights that the server should refuse, the
+    /// smallest first.
     pub refused_ages: Vec<Duration>,
     /// The names of the checks to run; empty for all.
     pub only: Vec<String>,
-    /// What the server is, if it does not have to be recognised.
+    /// The server's software; `None` to recognise it.
     pub software: Option<Software>,
     /// For how long to watch ticket keys.
     pub watch: Option<Duration>,
-    /// How long to wait for a server to give an unfinished handshake up.
+    /// How long to wait until the server ends an unfinished handshake.
     pub unfinished_limit: Duration,
 }
 
@@ -98,7 +99,7 @@ pub enum AuditError {
     Redirects(String),
     /// The path does not lead to a witness.
     #[error(
-        "the response is none of a witness; forward this path to `firstflight audit \
+        "the response is not from a witness; forward this path to `firstflight audit \
          --serve-witness`, or leave out --witness"
     )]
     NoWitness,
@@ -124,13 +125,13 @@ pub fn audit(
     audit_captured(nodes, settings, date, None, progress)
 }
 
-/// The same, with a capture of what is sent and received, check by check.
+/// As [`audit`], with a capture of what is sent and received, check by check.
 ///
 /// # Panics
-/// The same.
+/// As [`audit`].
 ///
 /// # Errors
-/// The same, and if the capture cannot be written.
+/// As [`audit`], and if the capture cannot be written.
 pub fn audit_captured(
     nodes: &[Node<'_>],
     settings: &Settings,
@@ -147,7 +148,7 @@ pub fn audit_captured(
         .map(|(node, target)| Node { address: node.address.clone(), target })
         .collect();
     let (first, others) = nodes.split_first().expect("a node to audit");
-    let mut recorded = |part: &str| {
+    let mut take_connections = |part: &str| {
         let recordings = recorder.take();
         if let Some(capture) = &mut capture {
             let written = capture.add(part, &recordings);
@@ -156,10 +157,11 @@ pub fn audit_captured(
         Ok(recordings.iter().map(Recording::summary).collect())
     };
     let probe = Probe::survey(first.target, others, settings);
-    let _: Vec<Connection> = recorded("survey")?;
+    let _: Vec<Connection> = take_connections("survey")?;
     let probe = probe?;
-    let is_selected =
-        |check: &Check| settings.only.is_empty() || settings.only.iter().any(|it| it == check.name);
+    let is_selected = |check: &Check| {
+        settings.only.is_empty() || settings.only.iter().any(|name| name == check.name)
+    };
     let mut findings = Vec::new();
     for check in CHECKS.iter().filter(|check| is_selected(check)) {
         progress(check);
@@ -172,27 +174,27 @@ pub fn audit_captured(
             summary: outcome.summary,
             evidence: outcome.evidence,
             remedy: None,
-            connections: recorded(check.name)?,
+            connections: take_connections(check.name)?,
         });
     }
     let software = settings.software.unwrap_or_else(|| {
         Software::recognise(&probe.facts.response, probe.response_to_invalid().as_ref())
     });
-    let _: Vec<Connection> = recorded("recognition")?;
+    let _: Vec<Connection> = take_connections("recognition")?;
     for finding in findings.iter_mut().filter(|finding| finding.verdict <= Verdict::Warn) {
         let concern = Check::find(&finding.check).map(|check| check.concern);
         finding.remedy = concern.map(|concern| software.remedy(concern).to_owned());
     }
     findings.sort_by_key(|finding| finding.verdict);
-    let said = &probe.facts.response.software;
+    let server_field = &probe.facts.response.software;
     Ok(Report {
         schema: Report::SCHEMA,
         target: format!("https://{}{}", settings.authority, settings.path),
         address: first.address.clone(),
         date: date.to_owned(),
-        server: match said.is_empty() {
+        server: match server_field.is_empty() {
             true => format!("no server field ({})", software.name()),
-            false => format!("{said} ({})", software.name()),
+            false => format!("{server_field} ({})", software.name()),
         },
         witness: settings.witness,
         findings,
@@ -253,17 +255,19 @@ mod tests {
         audit(&[Node { address: "127.0.0.1:443".to_owned(), target }], settings, "", |_| {})
     }
 
-    /// Runs an audit at each server that fails, over TCP and QUIC, from a connection on.
-    fn at_each_fault(
-        faultless: u64,
+    /// Audits a server with each fault, over TCP and QUIC.
+    fn for_each_fault(
+        faultless_connections: u64,
         mut check: impl FnMut(FaultyPart, Fault, &Settings, Result<Report, AuditError>, Duration),
     ) {
         for http3 in [false, true] {
             for part in [FaultyPart::Handshake, FaultyPart::Response] {
                 for fault in Fault::ALL {
-                    let fault_there = Some((part, fault));
-                    let behaviour =
-                        Behaviour { fault: fault_there, faultless, ..Behaviour::default() };
+                    let behaviour = Behaviour {
+                        fault: Some((part, fault)),
+                        faultless_connections,
+                        ..Behaviour::default()
+                    };
                     let target = TestTarget::new(behaviour, http3);
                     let settings = Settings { http3, ..settings() };
                     let start = target.now();
@@ -275,13 +279,13 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_fails_ends_the_audit_in_time_with_a_sentence() {
-        at_each_fault(0, |part, fault, settings, outcome, took| {
+    fn a_failing_server_ends_the_audit_in_time_with_an_error() {
+        for_each_fault(0, |part, fault, settings, outcome, took| {
             let failed = |ended: Ended| AuditError::Handshake(ended.to_string());
             let expected = match (part, settings.http3, fault) {
                 (FaultyPart::Response, ..) => AuditError::NoResponse,
                 (_, true, Fault::Reset) => AuditError::Down(Ended::Refused.to_string()),
-                // Nothing that opens, or not in time.
+                // No packet that can be decrypted, or none in time.
                 (_, true, _) => AuditError::NoQuic,
                 (_, false, Fault::Silent | Fault::Slow) => AuditError::Slow,
                 (_, false, Fault::Garbage) => AuditError::NoTls,
@@ -295,26 +299,26 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_starts_to_fail_is_neither_accused_nor_cleared() {
-        at_each_fault(1, |part, fault, settings, outcome, _| {
+    fn a_server_that_starts_to_fail_neither_fails_nor_passes() {
+        for_each_fault(1, |part, fault, settings, outcome, _| {
             for finding in outcome.expect("the first connection is without faults").findings {
                 let what = format!("{part:?} {fault:?}, {}: {finding:?}", settings.http3);
-                let of_responses = finding.check.starts_with("replay-")
+                let depends_on_responses = finding.check.starts_with("replay-")
                     || finding.check == "refused-flight"
                     || part == FaultyPart::Handshake && finding.check != "offers";
                 assert!(finding.verdict >= Verdict::Inconclusive, "{what}");
-                assert!(!of_responses || finding.verdict != Verdict::Pass, "{what}");
+                assert!(!depends_on_responses || finding.verdict != Verdict::Pass, "{what}");
             }
         });
     }
 
     #[test]
-    fn a_right_server_passes_every_check() {
+    fn a_correct_server_passes_every_check() {
         for http3 in [false, true] {
             let report =
                 report_over(Behaviour::default(), Settings { http3, ..settings() }).unwrap();
             let failed: Vec<_> =
-                report.findings.iter().filter(|it| it.verdict < Verdict::Pass).collect();
+                report.findings.iter().filter(|finding| finding.verdict < Verdict::Pass).collect();
             assert!(failed.is_empty(), "{failed:#?}");
             assert!(report.headline().contains("executed no replayed early data"));
         }
@@ -345,8 +349,8 @@ mod tests {
     fn a_server_that_cannot_be_audited_is_an_error() {
         let old = Behaviour { tls13: false, ..Behaviour::default() };
         assert_eq!(report(old, true), Err(AuditError::OldVersion));
-        let blind = Behaviour { witness: false, ..Behaviour::default() };
-        assert_eq!(report(blind.clone(), true), Err(AuditError::NoWitness));
-        assert!(report(blind, false).is_ok());
+        let without_witness = Behaviour { witness: false, ..Behaviour::default() };
+        assert_eq!(report(without_witness.clone(), true), Err(AuditError::NoWitness));
+        assert!(report(without_witness, false).is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! The bytes of an audit as a file that packet analyzers open decrypted.
+//! Writes the bytes of an audit to a file that packet analyzers can decrypt.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,8 +11,8 @@ use firstflight_packets::pcapng::{Metadata, Writer};
 use crate::recorder::{Piece, Recording};
 
 /// A capture of what an audit sends and receives: pcapng, with the TLS secrets in front of each
-/// connection. It is made at the sockets, which needs no rights: Ethernet, IP, TCP and UDP headers are made
-/// up around the bytes, and packets without data are missing.
+/// connection. The bytes are taken at the sockets, which needs no privileges: Ethernet, IP, TCP and
+/// UDP headers are made up, and packets without data are missing.
 pub struct Capture {
     writer: Writer<Box<dyn Write>>,
     start: Duration,
@@ -20,7 +20,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Starts a file. `start` is the time since 1970 when the audit starts.
+    /// Starts a file. `start` is when the audit starts, since 1970.
     ///
     /// # Errors
     /// Errors of `out`.
@@ -55,7 +55,7 @@ impl Capture {
         let mut comment = comment;
         for piece in &connection.pieces {
             let (time, direction) = (self.time(piece.at), direction(piece.from_server));
-            // What was not kept is missing from its frame.
+            // The recorder may have kept no bytes; the frame is then truncated.
             let missing = (piece.len - piece.bytes.len()) as u32;
             for frame in frames.data(piece)? {
                 let len = frame.len() as u32 + missing;
@@ -81,7 +81,7 @@ fn direction(from_server: bool) -> Direction {
     if from_server { Direction::ToClient } else { Direction::ToServer }
 }
 
-/// Frames of a connection.
+/// Builds the frames of a connection.
 struct Frames {
     client: SocketAddr,
     server: SocketAddr,
@@ -127,12 +127,12 @@ impl Frames {
             true => (self.server, self.client),
         };
         let ethernet = match from_server {
-            false => PacketBuilder::ethernet2(CLIENT, SERVER),
-            true => PacketBuilder::ethernet2(SERVER, CLIENT),
+            false => PacketBuilder::ethernet2(CLIENT_MAC, SERVER_MAC),
+            true => PacketBuilder::ethernet2(SERVER_MAC, CLIENT_MAC),
         };
         let ip = match (from.ip(), to.ip()) {
             (IpAddr::V4(from), IpAddr::V4(to)) => ethernet.ipv4(from.octets(), to.octets(), 64),
-            (from, to) => ethernet.ipv6(v6(from), v6(to), 64),
+            (from, to) => ethernet.ipv6(to_ipv6(from), to_ipv6(to), 64),
         };
         let mut frame = Vec::new();
         let written = match self.is_over_quic {
@@ -150,7 +150,7 @@ impl Frames {
     }
 }
 
-fn v6(address: IpAddr) -> [u8; 16] {
+fn to_ipv6(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         IpAddr::V6(address) => address.octets(),
@@ -158,8 +158,8 @@ fn v6(address: IpAddr) -> [u8; 16] {
 }
 
 /// Locally administered addresses.
-const CLIENT: [u8; 6] = [2, 0, 0, 0, 0, 1];
-const SERVER: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const SERVER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const WINDOW: u16 = u16::MAX;
-/// Larger than any record, and as much as fits an IP packet.
+/// Larger than any TLS record, and small enough for an IP packet.
 const MAX_SEGMENT: usize = 32 * 1024;

@@ -8,7 +8,7 @@ use crate::{Report, Verdict};
 pub struct ChecklistItem {
     /// What should be so.
     pub statement: &'static str,
-    /// The names of the checks that verify it. Without any it is the operator's to answer.
+    /// The names of the checks that verify it. If there are none, the operator has to.
     pub checks: &'static [&'static str],
 }
 
@@ -125,7 +125,7 @@ mod tests {
             let lines = named.iter().filter(|name| **name == check.name).count();
             assert_eq!(lines, 1, "lines that {} verifies", check.name);
         }
-        assert!(CHECKLIST.iter().any(|item| item.checks.is_empty()), "the operator's");
+        assert!(CHECKLIST.iter().any(|item| item.checks.is_empty()), "lines for the operator");
     }
 
     #[test]

@@ -8,11 +8,11 @@ use firstflight_first_flight::{Alert, Driver, Ended, Event, Ticket};
 use crate::http::{self, Response};
 use crate::http3;
 
-/// Why a check cannot go on. It is inconclusive then.
+/// Why a check cannot continue. It is then inconclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stop(pub(crate) String);
 
-/// Why a handshake was not completed by the server.
+/// Why the server did not complete a handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     Alert(Alert),
@@ -20,8 +20,8 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Whether the server ended the handshake, and said so.
-    pub(crate) fn is_of_server(&self) -> bool {
+    /// Whether the server ended the handshake with an alert or a QUIC error.
+    pub(crate) fn is_explicit(&self) -> bool {
         use firstflight_first_flight::ProtocolError::Closed;
         matches!(self, Self::Alert(_) | Self::Ended(Ended::Protocol(Closed { .. })))
     }
@@ -41,6 +41,7 @@ impl std::fmt::Display for Failure {
 pub(crate) struct Reception {
     /// Whether it validated the client's address first, over QUIC.
     pub(crate) validated: bool,
+    /// Whether it sent a HelloRetryRequest.
     pub(crate) retried: bool,
     pub(crate) resumed: bool,
     pub(crate) early_data: bool,
@@ -52,13 +53,13 @@ pub(crate) struct Reception {
 }
 
 impl Reception {
-    /// Whether the server ended the handshake; over TCP it may close the connection without a reason.
-    /// An error if the handshake failed otherwise, such as for want of a response.
+    /// Whether the server ended the handshake; over TCP it may close the connection without an
+    /// alert. An error if the handshake failed for another reason, such as a missing response.
     pub(crate) fn was_ended(&self) -> Result<bool, Stop> {
         match &self.ended {
             None => Ok(false),
             Some(Failure::Ended(Ended::Closed)) => Ok(true),
-            Some(failure) if failure.is_of_server() => Ok(true),
+            Some(failure) if failure.is_explicit() => Ok(true),
             Some(_) => Err(Stop(format!("the server neither went on nor ended: {self}"))),
         }
     }
@@ -83,9 +84,9 @@ impl std::fmt::Display for Reception {
 pub(crate) struct Exchange {
     pub(crate) driver: Driver,
     data: Vec<u8>,
-    /// Whether the data, as far as it was taken, started before our Finished.
+    /// Whether the start of `data` arrived before our Finished.
     before_finished: Option<bool>,
-    /// Over HTTP/3: streams of responses.
+    /// The streams of responses, over HTTP/3.
     streams: Option<Streams>,
 }
 
@@ -111,7 +112,7 @@ impl Exchange {
         Self { driver, data: Vec::new(), before_finished: None, streams }
     }
 
-    /// Waits until the server's Finished, or the failure of the handshake.
+    /// Waits for the server's Finished, or until the handshake fails.
     pub(crate) fn reception(&mut self, limit: Duration) -> Reception {
         let mut found = Reception::default();
         let outcome = self.driver.wait_for(limit, |event| match event {
@@ -148,7 +149,7 @@ impl Exchange {
         found
     }
 
-    /// The same for a handshake that has to succeed.
+    /// As [`Self::reception`], but a failed handshake is an error.
     pub(crate) fn expect_finished(&mut self, limit: Duration) -> Result<Reception, Stop> {
         let found = self.reception(limit);
         match found.ended {
@@ -164,14 +165,14 @@ impl Exchange {
     }
 
     /// Completes the handshake, and sends a request.
-    pub(crate) fn finish(&mut self, request: &[u8]) {
+    pub(crate) fn complete_and_send(&mut self, request: &[u8]) {
         self.driver.connection().finish();
         self.driver.connection().send(request);
         self.driver.flush();
     }
 
-    /// The next response, and whether it started before our Finished. `None` if it is not whole in
-    /// this time, or something else comes: the limit is for all its parts together.
+    /// Returns the next response, and whether it started before our Finished. Returns `None` if it
+    /// is not complete within `limit`, or if anything else arrives.
     pub(crate) fn response(&mut self, limit: Duration) -> Option<(Response, bool)> {
         if let Some(streams) = &mut self.streams {
             return streams.response(&mut self.driver, limit);
@@ -196,7 +197,7 @@ impl Exchange {
             }
             let wanted =
                 |event: &Event| matches!(event, Event::ApplicationData { .. } | Event::Alert(_));
-            match self.driver.wait_for(left(&self.driver, end), wanted) {
+            match self.driver.wait_for(time_until(&self.driver, end), wanted) {
                 Ok(Event::ApplicationData { data, before_finished, .. }) => {
                     self.before_finished.get_or_insert(before_finished);
                     self.data.extend_from_slice(&data);
@@ -217,7 +218,7 @@ impl Exchange {
             .collect()
     }
 
-    /// Says that it ends, if the handshake is complete.
+    /// Announces the end of the connection, if the handshake is complete.
     pub(crate) fn close(&mut self) {
         self.driver.connection().close();
         self.driver.flush();
@@ -225,7 +226,7 @@ impl Exchange {
 }
 
 impl Streams {
-    /// The response on the next stream of ours (RFC 9114 section 4.1).
+    /// The response on our next stream (RFC 9114 section 4.1).
     fn response(&mut self, driver: &mut Driver, limit: Duration) -> Option<(Response, bool)> {
         let end = driver.now() + limit;
         loop {
@@ -241,9 +242,9 @@ impl Streams {
                     Event::ApplicationData { .. } | Event::StreamReset { .. } | Event::Alert(_)
                 )
             };
-            match driver.wait_for(left(driver, end), wanted) {
+            match driver.wait_for(time_until(driver, end), wanted) {
                 Ok(Event::ApplicationData { stream, data, end, before_finished }) => {
-                    // Other streams are the server's own.
+                    // The server opened other streams.
                     if stream % 4 == 0 {
                         let stream = self.open.entry(stream).or_default();
                         stream.data.extend_from_slice(&data);
@@ -262,7 +263,6 @@ impl Streams {
     }
 }
 
-/// How long it is until this time.
-fn left(driver: &Driver, end: Duration) -> Duration {
+fn time_until(driver: &Driver, end: Duration) -> Duration {
     end.saturating_sub(driver.now())
 }

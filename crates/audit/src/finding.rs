@@ -46,7 +46,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What a check has found out, before it is reported.
+/// The result of a check, before it is reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) verdict: Verdict,
@@ -61,7 +61,7 @@ impl Outcome {
         Self { verdict, summary: summary.into(), evidence: Vec::new() }
     }
 
-    /// The first of the worst, with the evidence of all.
+    /// The worst outcome, or the first of several, with the evidence of all.
     pub(crate) fn worst(outcomes: Vec<Self>) -> Option<Self> {
         let evidence = outcomes.iter().flat_map(|outcome| outcome.evidence.clone()).collect();
         let worst = outcomes.into_iter().min_by_key(|outcome| outcome.verdict)?;
@@ -156,7 +156,7 @@ impl Report {
             .map(|verdict| format!("{} {verdict}", self.count(verdict)))
             .collect();
         let counts = counts.join(", ");
-        let failed = |check: &str| {
+        let verdict_of = |check: &str| {
             let mut found = self.findings.iter().filter(|finding| finding.check == check);
             found.next().map(|finding| finding.verdict)
         };
@@ -169,7 +169,7 @@ impl Report {
             "replay-delayed",
             "refused-flight",
         ];
-        let what = match replays.map(failed) {
+        let what = match replays.map(verdict_of) {
             all if all.contains(&Some(Verdict::Fail)) => "executes replayed early data",
             all if all.contains(&Some(Verdict::Pass)) && !all.contains(&Some(Verdict::Warn)) => {
                 match all.contains(&Some(Verdict::Inconclusive)) {
@@ -216,12 +216,18 @@ mod tests {
     #[test]
     fn the_headline_follows_the_replays() {
         use Verdict::{Fail, Inconclusive, NotApplicable, Pass, Warn};
-        let of = |a, b| report(&[("replay-at-once", a), ("replay-delayed", b)]).headline();
-        assert_eq!(of(Fail, Pass), "https://a/ executes replayed early data: 1 fail, 1 pass.");
-        assert_eq!(of(Pass, Pass), "https://a/ executed no replayed early data: 2 pass.");
-        assert!(of(Pass, Inconclusive).contains("early data, as far as it could be tested: 1 inc"));
-        assert!(of(Pass, Warn).contains("may execute"));
-        assert!(of(NotApplicable, NotApplicable).contains("has no early data"));
+        let headline = |a, b| report(&[("replay-at-once", a), ("replay-delayed", b)]).headline();
+        assert_eq!(
+            headline(Fail, Pass),
+            "https://a/ executes replayed early data: 1 fail, 1 pass."
+        );
+        assert_eq!(headline(Pass, Pass), "https://a/ executed no replayed early data: 2 pass.");
+        assert!(
+            headline(Pass, Inconclusive)
+                .contains("early data, as far as it could be tested: 1 inc")
+        );
+        assert!(headline(Pass, Warn).contains("may execute"));
+        assert!(headline(NotApplicable, NotApplicable).contains("has no early data"));
         let others = report(&[("unsafe-method", Pass)]).headline();
         assert_eq!(others, "https://a/ was not tested with replays: 1 pass.");
         assert_eq!(report(&[("offers", Warn), ("binder", Pass)]).worst(), Some(Warn));

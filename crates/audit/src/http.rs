@@ -1,4 +1,4 @@
-//! As much HTTP/1.1 as an audit needs: a request, and the response to it (RFC 9112).
+//! The part of HTTP/1.1 that an audit needs: parsing responses (RFC 9112).
 
 /// A response.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,15 +27,15 @@ impl Response {
 /// RFC 8470 section 5.2.
 pub(crate) const TOO_EARLY: u16 = 425;
 
-/// The length of the response at the front of `bytes`, for fuzzing. `None` if it is not whole or no
-/// response.
+/// The length of the response at the start of `bytes`, for fuzzing. `None` if it is incomplete or
+/// invalid.
 #[doc(hidden)]
 pub fn response_length(bytes: &[u8]) -> Option<usize> {
     parse(bytes).ok()?.map(|(_, length)| length)
 }
 
-/// Takes a whole response from the front of `bytes`: the response, and its length. `Err` if it is
-/// none.
+/// Parses the response at the start of `bytes`. Returns it with its length, or `None` if it is
+/// incomplete.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Response, usize)>, NotHttp> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut head = httparse::Response::new(&mut headers);
@@ -57,7 +57,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Response, usize)>, NotHttp> 
             let length: usize = length.parse().map_err(|_| NotHttp)?;
             rest.get(..length).map(|body| (body.to_vec(), length))
         }
-        // It ends with the connection; its head is all that is needed.
+        // The body ends with the connection; an audit needs only the head.
         _ => Some((rest.to_vec(), rest.len())),
     };
     let Some((body, length)) = body else {
@@ -68,11 +68,12 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Response, usize)>, NotHttp> 
     Ok(Some((response, start + length)))
 }
 
-/// The bytes are no HTTP response, or too long.
+/// The bytes are not an HTTP response, or it is too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotHttp;
 
-/// Decodes a chunked body (RFC 9112 section 7.1) without trailers: body and length.
+/// Decodes a chunked body (RFC 9112 section 7.1) without trailers. Returns it with its
+/// encoded length.
 fn chunked(bytes: &[u8]) -> Result<Option<(Vec<u8>, usize)>, NotHttp> {
     let (mut body, mut at) = (Vec::new(), 0);
     loop {
@@ -93,7 +94,7 @@ fn chunked(bytes: &[u8]) -> Result<Option<(Vec<u8>, usize)>, NotHttp> {
     }
 }
 
-/// More is not read: an audit should be pointed at something small.
+/// Longer responses are invalid: an audit should request something small.
 const MAX_RESPONSE_BYTES: usize = 4 << 20;
 const MAX_HEADERS: usize = 100;
 
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn responses_are_taken_whole() {
+    fn incomplete_responses_need_more_bytes() {
         let first = b"HTTP/1.1 200 OK\r\nServer: a\r\nContent-Length: 3\r\n\r\nabc";
         for length in 0..first.len() {
             assert_eq!(parse(&first[..length]), Ok(None), "{length}");

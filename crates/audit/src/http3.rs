@@ -1,14 +1,14 @@
-//! As much HTTP/3 as an audit needs (RFC 9114), with the static table of QPACK (RFC 9204): the
-//! settings that we send allow no dynamic one.
+//! The part of HTTP/3 that an audit needs (RFC 9114), with only the static table of QPACK (RFC
+//! 9204): our SETTINGS allow no dynamic table.
 
 use firstflight_wire::{Input, put_varint};
 
 use crate::http::{NotHttp, Response};
 
-/// What a client's control stream starts with: its type, and SETTINGS without entries.
+/// The start of a client's control stream: its type, and SETTINGS without entries.
 pub(crate) const CONTROL_STREAM: [u8; 3] = [0x00, 0x04, 0x00];
 
-/// A request without content: a HEADERS frame.
+/// Encodes a request without content: a HEADERS frame.
 pub(crate) fn request(
     method: &str,
     authority: &str,
@@ -36,7 +36,7 @@ pub(crate) fn request(
     frame
 }
 
-/// Reads the whole stream of a response. Interim responses are skipped.
+/// Parses the whole stream of a response. Interim responses are skipped.
 pub(crate) fn parse(stream: &[u8]) -> Result<Response, NotHttp> {
     let mut input = Input(stream);
     let mut response: Option<Response> = None;
@@ -62,7 +62,7 @@ pub fn is_response(stream: &[u8]) -> bool {
     parse(stream).is_ok()
 }
 
-/// The fields of a section that an audit needs (RFC 9204 section 4.5).
+/// Parses the fields that an audit needs from a field section (RFC 9204 section 4.5).
 fn field_section(section: &[u8]) -> Result<Response, NotHttp> {
     let mut rest = section;
     let insert_count = integer(&mut rest, 8)?;
@@ -117,19 +117,19 @@ fn static_entry(index: u64) -> (String, String) {
     (name.to_owned(), value.to_owned())
 }
 
-/// A string literal whose length has a prefix of so many bits, behind the bit for Huffman coding.
+/// Parses a string literal: the bit for Huffman coding, then a length with a prefix of `bits` bits.
 fn string(rest: &mut &[u8], bits: u32) -> Result<String, NotHttp> {
     let huffman = rest.first().ok_or(NotHttp)? >> bits & 1 == 1;
     let length = usize::try_from(integer(rest, bits)?).map_err(|_| NotHttp)?;
     let bytes = take(rest, length)?;
     match huffman {
-        // A value with other characters is none of those that matter.
+        // An audit needs no value with other characters.
         true => Ok(decode_huffman(bytes).unwrap_or_default()),
         false => Ok(String::from_utf8_lossy(bytes).into_owned()),
     }
 }
 
-/// An integer with a prefix of so many bits (RFC 7541 section 5.1).
+/// Parses an integer with a prefix of `bits` bits (RFC 7541 section 5.1).
 fn integer(rest: &mut &[u8], bits: u32) -> Result<u64, NotHttp> {
     let max = (1 << bits) - 1;
     let mut value = u64::from(take(rest, 1)?[0]) & max;
@@ -170,14 +170,14 @@ fn put_field(out: &mut Vec<u8>, name: &str, value: &str) {
 }
 
 fn take<'a>(rest: &mut &'a [u8], length: usize) -> Result<&'a [u8], NotHttp> {
-    let (taken, behind) = rest.split_at_checked(length).ok_or(NotHttp)?;
-    *rest = behind;
+    let (taken, remaining) = rest.split_at_checked(length).ok_or(NotHttp)?;
+    *rest = remaining;
     Ok(taken)
 }
 
-/// Decodes the code of RFC 7541 appendix B, as far as its codes have 15 bits at most: that is ASCII
+/// Decodes the Huffman code of RFC 7541 appendix B, with codes of at most 15 bits: printable ASCII
 /// without the backslash. The code is canonical: codes of a length are consecutive, in the order of
-/// their symbols, so the symbols of each length are all that is needed.
+/// their symbols, so a list of the symbols of each length is enough.
 fn decode_huffman(bytes: &[u8]) -> Option<String> {
     let (mut out, mut code, mut length) = (String::new(), 0_u32, 0);
     for bit in bytes.iter().flat_map(|byte| (0..8).rev().map(move |at| byte >> at & 1)) {
@@ -195,14 +195,14 @@ fn decode_huffman(bytes: &[u8]) -> Option<String> {
 }
 
 fn huffman_symbol(code: u32, length: usize) -> Option<u8> {
-    let (mut first, mut at) = (0, 5);
+    let (mut first_code, mut code_length) = (0, 5);
     for (bits, symbols) in HUFFMAN_SYMBOLS {
-        first <<= bits - at;
-        at = *bits;
+        first_code <<= bits - code_length;
+        code_length = *bits;
         if length == *bits {
-            return symbols.get(code.checked_sub(first)? as usize).copied();
+            return symbols.get(code.checked_sub(first_code)? as usize).copied();
         }
-        first += symbols.len() as u32;
+        first_code += symbols.len() as u32;
     }
     None
 }
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc9204_4_5_a_request_is_read_by_its_own_rules() {
+    fn rfc9204_4_5_a_request_is_encoded() {
         let frame = request("GET", "a", "/x?firstflight=1", &[("Early-Data", "1")]);
         assert_eq!(frame[..6], [1, frame[1], 0, 0, 0xd1, 0xd7]);
         assert_eq!(usize::from(frame[1]), frame.len() - 2);

@@ -5,14 +5,14 @@
 //! formats            text, JSON, SARIF, JUnit, HTML
 //! audit              runs all checks: a Report with its Findings
 //!   checks           one file per check: what is sent, and the verdict
-//!     software       recognises servers; what to do about a finding there
+//!     software       recognises servers; remedies for each of them
 //!     probe          flights, tickets, the witness
 //!       exchange     a connection: handshake, requests, responses
 //!         http, http3
 //! capture            the bytes of an audit as pcapng
 //!   recorder         records what goes over each connection
 //! checklist          what to know before early data is switched on, by check
-//! target             what is audited: over TCP, or simulated
+//! target             what is audited: over TCP or QUIC, or simulated
 //! witness            counts executions, for any server that forwards to it
 //! finding            verdicts, findings, the report
 //! ```
@@ -30,17 +30,17 @@
 //! # Usage
 //!
 //! [`audit`] takes the addresses of a server as [`Node`]s: the first is audited, and copies go to the
-//! others too. Each has a [`Target`]: something that connects to it, and a clock, as
-//! [`TcpTarget`] and [`QuicTarget`] do. The checks know neither sockets nor clocks, so they are tested with a simulated
+//! others too. Each has a [`Target`], which connects to it and has a clock: a [`TcpTarget`] or a
+//! [`QuicTarget`]. The checks know neither sockets nor clocks, so they are tested with a simulated
 //! server that makes one mistake at a time.
 //!
 //! **How an execution is proven.** Each request has a nonce. With a [`Witness`] behind the server,
-//! the number of its executions is known. Without one, a copy counts as executed if its response comes
-//! before the copy's handshake is complete, which a copy's never is; a server that executes silently
-//! passes for one that waits, so these findings say that they are conclusions.
+//! the number of its executions is known. Without one, a copy counts as executed if it gets a
+//! response although its handshake is never completed. A server that executes it silently looks
+//! like one that waits, so these findings say that they are conclusions.
 //!
-//! **Only servers that one may test.** The checks execute requests, repeat them, and leave handshakes
-//! unfinished.
+//! **Audit only servers that you are permitted to test.** The checks execute requests, repeat them,
+//! and leave handshakes unfinished.
 
 mod audit;
 mod capture;

@@ -1,4 +1,4 @@
-//! What checks do with a server: tickets, flights, requests, the witness.
+//! What checks use: tickets, flights, requests, the witness.
 
 use std::cell::OnceCell;
 use std::io;
@@ -15,7 +15,7 @@ use crate::http3;
 use crate::target::Node;
 use crate::{AuditError, Settings, Target, Verdict};
 
-/// What a full handshake and a request have shown.
+/// The results of a full handshake and a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     /// Tickets of the handshake.
@@ -73,7 +73,7 @@ impl<'a> Probe<'a> {
             }
             Some(failure) => return Err(AuditError::Handshake(failure.to_string())),
         }
-        exchange.finish(&request(settings, "GET", &nonce(), &[]));
+        exchange.complete_and_send(&request(settings, "GET", &nonce(), &[]));
         let Some((response, _)) = exchange.response(settings.limit) else {
             return Err(AuditError::NoResponse);
         };
@@ -105,7 +105,7 @@ impl<'a> Probe<'a> {
         }
         let mut exchange = self.send(&self.build(FlightPlan::full(self.hello()))).ok()?;
         exchange.expect_finished(self.settings.limit).ok()?;
-        exchange.finish(INVALID_REQUEST);
+        exchange.complete_and_send(INVALID_REQUEST);
         let response = exchange.response(self.settings.early_limit);
         exchange.close();
         response.map(|(response, _)| response)
@@ -116,8 +116,8 @@ impl<'a> Probe<'a> {
         self.facts.tickets.iter().any(|ticket| ticket.max_early_data.is_some_and(|max| max > 0))
     }
 
-    /// Whether a GET in fresh early data gets its response before the client's Finished, three times
-    /// of three. If so, a copy without a response is treated differently, and waits.
+    /// Whether a GET in fresh early data gets its response before the client's Finished, in three
+    /// of three attempts. If so, a copy without a response is treated differently: it waits.
     pub(crate) fn responds_early(&self) -> bool {
         let fresh = || -> Result<bool, Stop> {
             let mut exchange = self.send(&self.build(self.early("GET", &nonce())?))?;
@@ -125,7 +125,8 @@ impl<'a> Probe<'a> {
             let response = exchange.response(self.settings.early_limit);
             exchange.complete();
             exchange.close();
-            Ok(reception.early_data && response.is_some_and(|(it, before)| before && it.executed()))
+            Ok(reception.early_data
+                && response.is_some_and(|(response, before)| before && response.executed()))
         };
         *self.responds_early.get_or_init(|| (0..3).all(|_| fresh() == Ok(true)))
     }
@@ -142,23 +143,23 @@ impl<'a> Probe<'a> {
         hello(self.settings, &self.settings.host)
     }
 
-    /// The same under another name.
+    /// A ClientHello for another server name.
     pub(crate) fn hello_to(&self, host: &str) -> Hello {
         hello(self.settings, host)
     }
 
-    /// A ticket from a full handshake, which allows early data if any does.
+    /// A ticket from a full handshake: one that allows early data, if there is any.
     pub(crate) fn ticket(&self) -> Result<Ticket, Stop> {
         self.ticket_for(self.hello())
     }
 
-    /// The same from a handshake with this offer.
+    /// A ticket from a full handshake with this ClientHello.
     pub(crate) fn ticket_for(&self, hello: Hello) -> Result<Ticket, Stop> {
         let flight = self.build(FlightPlan::full(hello));
         let mut exchange = self.send(&flight)?;
         exchange.expect_finished(self.settings.limit)?;
         // Some servers send tickets with the first response only.
-        exchange.finish(&self.request("GET", &nonce()));
+        exchange.complete_and_send(&self.request("GET", &nonce()));
         let has_ticket = |event: &Event| matches!(event, Event::Ticket(_));
         let _ = exchange.driver.wait_for(self.settings.limit, has_ticket);
         let mut tickets = exchange.tickets();
@@ -197,8 +198,8 @@ impl<'a> Probe<'a> {
         Ok((Verdict::Pass, summary))
     }
 
-    /// Fails unless the early data of a flight without faults is accepted: else a refusal is no
-    /// response to the fault of a flight.
+    /// Fails unless the early data of a flight without faults is accepted. Otherwise the refusal of
+    /// a flight with a fault shows nothing.
     pub(crate) fn expect_accepted(&self) -> Result<(), Stop> {
         let mut exchange = self.send(&self.build(self.early("GET", &nonce())?))?;
         let reception = exchange.expect_finished(self.settings.limit)?;
@@ -217,7 +218,7 @@ impl<'a> Probe<'a> {
         Ok(Exchange::new(Driver::start(flight, link), self.settings.http3))
     }
 
-    /// The same with TCP Fast Open.
+    /// Sends a flight with TCP Fast Open.
     pub(crate) fn send_with_fast_open(&self, flight: &FirstFlight) -> io::Result<Exchange> {
         let link = self.target.connect_with_fast_open()?;
         Ok(Exchange::new(Driver::start(flight, link), self.settings.http3))
@@ -240,7 +241,7 @@ impl<'a> Probe<'a> {
         Ok(Exchange::new(Driver::start_copy(flight, link), self.settings.http3))
     }
 
-    /// The same from a local address, over QUIC.
+    /// Sends a copy of a flight from a local address, over QUIC.
     pub(crate) fn copy_from(
         &self,
         local: SocketAddr,
@@ -250,8 +251,8 @@ impl<'a> Probe<'a> {
         Ok(Exchange::new(Driver::start_copy(flight, link), self.settings.http3))
     }
 
-    /// How long the response to a copy may take. Over QUIC there is none, if the server takes the copy's
-    /// packets for ones of the original's connection.
+    /// How long the response to a copy may take. Over QUIC there is none if the server assigns the
+    /// copy's packets to the original's connection.
     pub(crate) fn copy_limit(&self) -> Duration {
         match self.settings.http3 {
             true => self.settings.limit.min(MAX_COPY_WAIT),
@@ -275,7 +276,7 @@ impl<'a> Probe<'a> {
         }
         let mut exchange = self.send(&self.build(FlightPlan::full(self.hello())))?;
         exchange.expect_finished(self.settings.limit)?;
-        exchange.finish(&self.request("GET", nonce));
+        exchange.complete_and_send(&self.request("GET", nonce));
         let response = exchange.response(self.settings.limit);
         exchange.close();
         let count = response.and_then(|(response, _)| response.field("executions")?.as_u64());

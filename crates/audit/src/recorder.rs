@@ -17,15 +17,15 @@ pub(crate) struct Recorder {
     connections: RefCell<Vec<Rc<RefCell<Recording>>>>,
     /// When the audit started, on the clock of its targets.
     start: Duration,
-    /// Bytes that may still be kept until they are taken: none without a capture.
+    /// Bytes that may still be kept before the next [`take`](Self::take): 0 without a capture.
     budget: Rc<Cell<usize>>,
-    is_kept: bool,
+    keeps_bytes: bool,
 }
 
 impl Recorder {
-    pub(crate) fn new(start: Duration, is_kept: bool) -> Self {
-        let budget = Rc::new(Cell::new(if is_kept { MAX_KEPT_BYTES } else { 0 }));
-        Self { connections: RefCell::default(), start, budget, is_kept }
+    pub(crate) fn new(start: Duration, keeps_bytes: bool) -> Self {
+        let budget = Rc::new(Cell::new(if keeps_bytes { MAX_KEPT_BYTES } else { 0 }));
+        Self { connections: RefCell::default(), start, budget, keeps_bytes }
     }
 
     /// A node whose connections are recorded.
@@ -33,15 +33,15 @@ impl Recorder {
         RecordedTarget { target: node.target, address: node.address.clone(), recorder: self }
     }
 
-    /// The connections since the last call.
+    /// Takes the connections since the last call.
     pub(crate) fn take(&self) -> Vec<Recording> {
-        self.budget.set(if self.is_kept { MAX_KEPT_BYTES } else { 0 });
+        self.budget.set(if self.keeps_bytes { MAX_KEPT_BYTES } else { 0 });
         let connections = self.connections.take();
         connections.into_iter().map(|recording| recording.borrow().clone()).collect()
     }
 }
 
-/// A connection as it was recorded. Times are counted from the start of the audit.
+/// A recorded connection. Times are counted from the start of the audit.
 #[derive(Clone)]
 pub(crate) struct Recording {
     pub(crate) address: String,
@@ -52,14 +52,15 @@ pub(crate) struct Recording {
     /// When the server ended it.
     pub(crate) ended: Option<Duration>,
     pub(crate) key_log: Vec<String>,
-    is_first: bool,
+    /// Whether the client has not waited for the server yet.
+    is_first_flight: bool,
     first_flight_bytes: u64,
     first_flight: Sha256,
     sent_bytes: u64,
     received_bytes: u64,
 }
 
-/// What was written or read at once: a datagram over QUIC.
+/// The bytes of one write or read; over QUIC, a datagram.
 #[derive(Clone)]
 pub(crate) struct Piece {
     pub(crate) at: Duration,
@@ -70,7 +71,7 @@ pub(crate) struct Piece {
 }
 
 impl Recording {
-    /// What is reported of it.
+    /// The connection as it is reported.
     pub(crate) fn summary(&self) -> Connection {
         Connection {
             address: self.address.clone(),
@@ -101,7 +102,7 @@ impl RecordedTarget<'_> {
             pieces: Vec::new(),
             ended: None,
             key_log: Vec::new(),
-            is_first: true,
+            is_first_flight: true,
             first_flight_bytes: 0,
             first_flight: Sha256::new(),
             sent_bytes: 0,
@@ -144,18 +145,17 @@ struct RecordedLink {
 
 impl RecordedLink {
     fn keep(&self, bytes: &[u8], from_server: bool) {
-        let left = self.budget.get();
+        let budget = self.budget.get();
         let mut recording = self.recording.borrow_mut();
         if recording.local.is_none() {
-            // With Fast Open the connection exists once something was sent.
+            // With Fast Open, the socket has addresses only after the first write.
             recording.local = self.link.local_address();
             recording.remote = self.link.remote_address();
         }
         let at = self.link.now().saturating_sub(self.start);
-        if left > 0 {
-            let is_kept = bytes.len() <= left;
-            let kept = if is_kept { bytes } else { &[] };
-            self.budget.set(left - kept.len());
+        if budget > 0 {
+            let kept = if bytes.len() <= budget { bytes } else { &[] };
+            self.budget.set(budget - kept.len());
             let piece = Piece { at, from_server, bytes: kept.to_vec(), len: bytes.len() };
             recording.pieces.push(piece);
         }
@@ -171,7 +171,7 @@ impl Link for RecordedLink {
         {
             let mut recording = self.recording.borrow_mut();
             recording.sent_bytes += bytes.len() as u64;
-            if recording.is_first {
+            if recording.is_first_flight {
                 recording.first_flight_bytes += bytes.len() as u64;
                 recording.first_flight.update(bytes);
             }
@@ -181,8 +181,8 @@ impl Link for RecordedLink {
     }
 
     fn receive(&mut self, until: Duration) -> io::Result<Received> {
-        // The first flight is what is sent before anything is waited for.
-        self.recording.borrow_mut().is_first = false;
+        // The first flight is everything that is sent before the client waits.
+        self.recording.borrow_mut().is_first_flight = false;
         let received = self.link.receive(until);
         match &received {
             Ok(Received::Bytes(bytes)) => {
@@ -216,5 +216,5 @@ impl Link for RecordedLink {
     }
 }
 
-/// Bytes of all connections of a check that are kept for a capture.
+/// Maximum number of bytes that are kept for a capture, of all connections of a check.
 const MAX_KEPT_BYTES: usize = 64 << 20;

@@ -1,11 +1,11 @@
-//! Recognises servers by what they say, and knows what to do about a finding there.
+//! Recognises servers by their responses, and has a remedy for the findings at each of them.
 
 use crate::http::Response;
 
 /// A server that is recognised, on which the remedies depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Software {
-    /// nginx, and what is made of it.
+    /// nginx, and servers based on it.
     Nginx,
     /// HAProxy.
     Haproxy,
@@ -15,13 +15,13 @@ pub enum Software {
     Caddy,
     /// h2o.
     H2o,
-    /// This project's server, which does not say so.
+    /// This project's server, which sends no `server` field.
     Firstflight,
     /// None of these.
     Unknown,
 }
 
-/// What a check is about, as far as remedies go.
+/// The subject of a check, on which the remedy depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Concern {
     /// Copies are executed.
@@ -62,8 +62,8 @@ impl Software {
         KNOWN.iter().map(|(name, _)| *name)
     }
 
-    /// Recognises a server by its response to an invalid request, which no upstream has seen, else by
-    /// the header field of another one, which an upstream may have set.
+    /// Recognises a server by its response to an invalid request, which no upstream has seen,
+    /// otherwise by the `server` field of another response, which an upstream may have set.
     pub(crate) fn recognise(response: &Response, to_invalid: Option<&Response>) -> Self {
         let by_error = to_invalid.map_or(Self::Unknown, |response| {
             let page = String::from_utf8_lossy(&response.body);
@@ -79,8 +79,8 @@ impl Software {
     }
 
     fn by_field(server_field: &str) -> Self {
-        let said = server_field.to_ascii_lowercase();
-        let found = KNOWN.iter().find(|(name, _)| said.starts_with(name));
+        let lowercase = server_field.to_ascii_lowercase();
+        let found = KNOWN.iter().find(|(name, _)| lowercase.starts_with(name));
         found.map_or(Self::Unknown, |(_, software)| *software)
     }
 
@@ -118,7 +118,7 @@ impl Software {
     }
 }
 
-/// How servers start their header field `server`, if they have one.
+/// Prefixes of the header field `server`.
 const KNOWN: &[(&str, Software)] = &[
     ("firstflight", Software::Firstflight),
     ("nginx", Software::Nginx),
@@ -224,7 +224,6 @@ const UNKNOWN: Remedies = Remedies {
 mod tests {
     use super::*;
 
-    /// What a finding of each check says at each server.
     #[test]
     fn each_check_has_a_remedy_for_each_recognised_server() {
         use Software::{Caddy, Envoy, Firstflight, H2o, Haproxy, Nginx, Unknown};
@@ -256,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_response_to_an_invalid_request_is_of_no_upstream() {
+    fn the_response_to_an_invalid_request_takes_precedence() {
         let page = format!("<html><body>{HAPROXY_ERROR}\n</body></html>\n");
         for (field, body, software) in [
             ("", &*page, Software::Haproxy),

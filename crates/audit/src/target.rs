@@ -15,24 +15,24 @@ pub trait Target {
     /// If nothing listens there, or it does not respond in time.
     fn connect(&self) -> io::Result<Box<dyn Link>>;
 
-    /// The same with TCP Fast Open.
+    /// Connects with TCP Fast Open.
     ///
     /// # Errors
-    /// The same, and [`io::ErrorKind::Unsupported`] without it.
+    /// As [`connect`](Self::connect), and [`io::ErrorKind::Unsupported`] without Fast Open.
     fn connect_with_fast_open(&self) -> io::Result<Box<dyn Link>> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Sends from this local address, over QUIC.
+    /// Connects from this local address, over QUIC.
     ///
     /// # Errors
-    /// If it is in use, or not of this machine.
+    /// If the address is in use, or is not one of this machine.
     fn connect_from(&self, local: SocketAddr) -> io::Result<Box<dyn Link>> {
         let _ = local;
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// The time since some fixed moment; the clock of the links.
+    /// The time since a fixed moment, by the clock of the links.
     fn now(&self) -> Duration;
 
     /// Lets time pass.

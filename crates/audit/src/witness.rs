@@ -1,8 +1,8 @@
 //! A witness: an HTTP/1.1 origin that counts executions by their query string.
 //!
-//! Any server can forward to it. It has the only interface that an audit needs from an upstream: each
-//! request is counted, and the response is a JSON object with `executions`, how often the same query
-//! was executed so far, and `early_data`, the value of the field of that name or null.
+//! Any server can forward to it. Each request is counted. The response is a JSON object with
+//! `executions`, how often the same query was executed so far, and `early_data`, the value of the
+//! header field `Early-Data` or null. An audit needs nothing more from an upstream.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// The counts. The newest queries are kept.
+/// Counts executions by query. Keeps only the newest queries.
 #[derive(Default)]
 pub struct Witness {
     counts: HashMap<String, u64>,
@@ -60,7 +60,7 @@ impl Witness {
 fn serve_connection(mut stream: TcpStream, witness: &Mutex<Witness>) -> io::Result<()> {
     stream.set_read_timeout(Some(IDLE_TIMEOUT))?;
     stream.set_write_timeout(Some(IDLE_TIMEOUT))?;
-    let (mut buffer, mut piece) = (Vec::new(), [0; 4096]);
+    let (mut buffer, mut chunk) = (Vec::new(), [0; 4096]);
     loop {
         let response = {
             let mut witness = witness.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,9 +74,9 @@ fn serve_connection(mut stream: TcpStream, witness: &Mutex<Witness>) -> io::Resu
                     return Ok(());
                 }
             }
-            Ok(None) => match stream.read(&mut piece)? {
+            Ok(None) => match stream.read(&mut chunk)? {
                 0 => return Ok(()),
-                length => buffer.extend_from_slice(&piece[..length]),
+                length => buffer.extend_from_slice(&chunk[..length]),
             },
             Err(InvalidRequest) => {
                 let refused =
@@ -87,13 +87,13 @@ fn serve_connection(mut stream: TcpStream, witness: &Mutex<Witness>) -> io::Resu
     }
 }
 
-/// The bytes are no request of HTTP/1.1, or one that is too long.
+/// The bytes are not an HTTP/1.1 request, or it is too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a request of HTTP/1.1")]
 pub struct InvalidRequest;
 
-/// Executes the request at the front of `bytes`: the response, and the length of the request. `None`
-/// if the request has not arrived whole.
+/// Executes the request at the start of `bytes`. Returns the response and the length of the
+/// request, or `None` if the request is incomplete.
 ///
 /// # Errors
 /// [`InvalidRequest`].
@@ -109,7 +109,8 @@ pub fn witness_response(
         _ => return Err(InvalidRequest),
     };
     let field = |name: &str| {
-        let mut found = request.headers.iter().filter(|it| it.name.eq_ignore_ascii_case(name));
+        let mut found =
+            request.headers.iter().filter(|field| field.name.eq_ignore_ascii_case(name));
         found.next().map(|field| String::from_utf8_lossy(field.value).into_owned())
     };
     if field("transfer-encoding").is_some() {
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_ends_if_its_client_wants_that() {
+    fn a_connection_is_closed_if_the_client_requests_it() {
         let mut witness = Witness::default();
         for (field, closes) in [("", false), ("Connection: close\r\n", true)] {
             let request = format!("GET /?a HTTP/1.1\r\n{field}\r\n");
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_whole_or_refused() {
+    fn incomplete_requests_wait_and_invalid_ones_are_refused() {
         let mut witness = Witness::default();
         let request = b"POST /?a HTTP/1.1\r\nContent-Length: 2\r\n\r\nxy";
         for length in 0..request.len() {

@@ -2,8 +2,8 @@
 //!
 //!     areas NAME FACTOR FILE...
 //!
-//! A file is what `perf script --fields ip,sym,dso` printed or callgrind wrote; a sample or an
-//! instruction in it counts for its factor. `scripts/profile` runs it.
+//! FILE is the output of `perf script --fields ip,sym,dso` or of callgrind; each sample or
+//! instruction in it counts for FACTOR units. `scripts/profile` runs this program.
 
 use firstflight_bench::cost::{Area, CallgrindDump, Profile, table};
 
@@ -15,14 +15,14 @@ fn main() -> Result<(), Failed> {
         return Err("usage: areas NAME FACTOR FILE...".into());
     }
     let mut profiles = Vec::new();
-    for one in arguments.chunks(3) {
+    for group in arguments.chunks(3) {
         let text =
-            std::fs::read_to_string(&one[2]).map_err(|error| format!("{}: {error}", one[2]))?;
+            std::fs::read_to_string(&group[2]).map_err(|error| format!("{}: {error}", group[2]))?;
         let profile = match text.starts_with("# callgrind format") {
             true => Profile::from_callgrind(&CallgrindDump::parse(&text)),
             false => Profile::from_perf_script(&text),
         };
-        profiles.push((one[0].as_str(), one[1].parse::<f64>()?, profile));
+        profiles.push((group[0].as_str(), group[1].parse::<f64>()?, profile));
     }
     // Three fit into 100 columns.
     for part in profiles.chunks(3) {
@@ -33,7 +33,7 @@ fn main() -> Result<(), Failed> {
     for (name, factor, profile) in &profiles {
         println!("{name}, costliest functions");
         for area in Area::ALL {
-            for (function, cost) in profile.functions(area).into_iter().take(FUNCTIONS) {
+            for (function, cost) in profile.functions(area).into_iter().take(MAX_FUNCTIONS) {
                 let share = 100.0 * cost as f64 / profile.total().max(1) as f64;
                 if share >= MIN_PERCENT {
                     let function: String = function.chars().take(60).collect();
@@ -49,6 +49,7 @@ fn main() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Of each area.
-const FUNCTIONS: usize = 8;
+/// Limits the functions that are printed for each area.
+const MAX_FUNCTIONS: usize = 8;
+/// Functions with a smaller share of the total are not printed.
 const MIN_PERCENT: f64 = 0.3;

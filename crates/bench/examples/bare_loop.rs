@@ -35,15 +35,15 @@ fn main() -> Result<(), Failed> {
     let [address, kind, connections, seconds] = arguments.as_slice() else {
         return Err("usage: bare_loop ADDRESS full|resumed|0-RTT CONNECTIONS SECONDS".into());
     };
-    let mut bare = Bare::new(address.parse()?, kind)?;
+    let mut client = Client::new(address.parse()?, kind)?;
     if kind != "full" {
         // A few full handshakes for tickets. Afterwards each connection receives its own.
-        bare.drive(connections.parse::<usize>()?, Duration::from_millis(100), false)?;
+        client.drive(connections.parse::<usize>()?, Duration::from_millis(100), false)?;
     }
-    let (before, began) = (cpu_micros(), Instant::now());
+    let (before, start) = (cpu_micros(), Instant::now());
     let counts =
-        bare.drive(connections.parse()?, Duration::from_secs_f64(seconds.parse()?), true)?;
-    let (seconds, cpu) = (began.elapsed().as_secs_f64(), cpu_micros() - before);
+        client.drive(connections.parse()?, Duration::from_secs_f64(seconds.parse()?), true)?;
+    let (seconds, cpu) = (start.elapsed().as_secs_f64(), cpu_micros() - before);
     println!(
         "{{\"kind\":\"{kind}\",\"completed\":{},\"resumed\":{},\"early\":{},\"failed\":{},\
          \"seconds\":{seconds:.3},\"rate\":{:.1},\"client_us\":{:.2}}}",
@@ -65,7 +65,7 @@ struct Counts {
     failed: u64,
 }
 
-struct Bare {
+struct Client {
     address: SocketAddr,
     context: SslContext,
     tickets: bool,
@@ -77,12 +77,12 @@ struct Bare {
 struct Connection {
     stream: SslStream<Wire>,
     requested: bool,
-    answered: bool,
+    responded: bool,
 }
 
 static TICKETS: Mutex<VecDeque<SslSession>> = Mutex::new(VecDeque::new());
 
-impl Bare {
+impl Client {
     fn new(address: SocketAddr, kind: &str) -> Result<Self, Failed> {
         let mut context = SslContext::builder(SslMethod::tls())?;
         context.set_min_proto_version(Some(SslVersion::TLS1_3))?;
@@ -112,16 +112,21 @@ impl Bare {
         })
     }
 
-    /// Keeps this number of connections open for this time.
-    fn drive(&mut self, width: usize, time: Duration, use_tickets: bool) -> Result<Counts, Failed> {
+    /// Keeps `max_open` connections open for this time.
+    fn drive(
+        &mut self,
+        max_open: usize,
+        time: Duration,
+        use_tickets: bool,
+    ) -> Result<Counts, Failed> {
         let end = Instant::now() + time;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let mut counts = Counts::default();
         let mut buffer = vec![0; 32 * 1024];
         let mut events = [EpollEvent::empty(); 256];
-        self.open = (0..width).map(|_| None).collect();
-        for slot in 0..width {
-            self.begin(slot, use_tickets, &epoll)?;
+        self.open = (0..max_open).map(|_| None).collect();
+        for slot in 0..max_open {
+            self.start_connection(slot, use_tickets, &epoll)?;
         }
         while self.open.iter().any(Option::is_some) {
             let count = epoll.wait(&mut events, EpollTimeout::from(1000u16))?;
@@ -142,14 +147,19 @@ impl Bare {
                 }
                 self.open[slot] = None;
                 if Instant::now() < end {
-                    self.begin(slot, use_tickets, &epoll)?;
+                    self.start_connection(slot, use_tickets, &epoll)?;
                 }
             }
         }
         Ok(counts)
     }
 
-    fn begin(&mut self, slot: usize, use_ticket: bool, epoll: &Epoll) -> Result<(), Failed> {
+    fn start_connection(
+        &mut self,
+        slot: usize,
+        use_ticket: bool,
+        epoll: &Epoll,
+    ) -> Result<(), Failed> {
         let socket =
             Socket::new(Domain::for_address(self.address), Type::STREAM.nonblocking(), None)?;
         socket.set_tcp_nodelay(true)?;
@@ -169,7 +179,7 @@ impl Bare {
         unsafe { boring_sys::SSL_set_connect_state(ssl.as_ptr()) };
         let stream = SslStream::new(ssl, Wire::new(TcpStream::from(OwnedFd::from(socket))))?;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, slot as u64);
-        let mut connection = Connection { stream, requested: false, answered: false };
+        let mut connection = Connection { stream, requested: false, responded: false };
         epoll.add(&connection.stream.get_ref().socket, event)?;
         // On loopback the connection is established immediately.
         connection.step(&self.request, &mut [0])?;
@@ -202,9 +212,9 @@ impl Connection {
         }
         loop {
             match self.stream.read(buffer) {
-                Ok(0) if self.answered => return Ok(true),
+                Ok(0) if self.responded => return Ok(true),
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                Ok(_) => self.answered = true,
+                Ok(_) => self.responded = true,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error.into()),
             }

@@ -38,15 +38,15 @@ fn main() -> Result<(), Failed> {
     let [address, kind, connections, seconds] = arguments.as_slice() else {
         return Err("usage: bare_quic ADDRESS full|resumed|0-RTT CONNECTIONS SECONDS".into());
     };
-    let width = connections.parse()?;
-    let mut bare = Bare::new(address.parse()?, kind)?;
+    let max_open = connections.parse()?;
+    let mut client = Client::new(address.parse()?, kind)?;
     if kind != "full" {
         // A few full handshakes for tickets. Afterwards each connection receives its own.
-        bare.drive(width, Duration::from_millis(100))?;
+        client.drive(max_open, Duration::from_millis(100))?;
     }
-    let (before, began) = (cpu_micros(), Instant::now());
-    let counts = bare.drive(width, Duration::from_secs_f64(seconds.parse()?))?;
-    let (seconds, cpu) = (began.elapsed().as_secs_f64(), cpu_micros() - before);
+    let (before, start) = (cpu_micros(), Instant::now());
+    let counts = client.drive(max_open, Duration::from_secs_f64(seconds.parse()?))?;
+    let (seconds, cpu) = (start.elapsed().as_secs_f64(), cpu_micros() - before);
     println!(
         "{{\"kind\":\"{kind}\",\"completed\":{},\"early\":{},\"failed\":{},\
          \"seconds\":{seconds:.3},\"rate\":{:.1},\"client_us\":{:.2}}}",
@@ -66,7 +66,7 @@ struct Counts {
     failed: u64,
 }
 
-struct Bare {
+struct Client {
     address: SocketAddr,
     config: ClientConfig,
     endpoint: Endpoint,
@@ -75,19 +75,19 @@ struct Bare {
     tickets: Arc<Tickets>,
     wants_tickets: bool,
     request: Vec<u8>,
-    /// By connection handle.
+    /// Indexed by connection handle.
     open: Vec<Option<Box<Connection>>>,
-    space: Vec<u8>,
+    send_buffer: Vec<u8>,
 }
 
 struct Connection {
     quic: quinn_proto::Connection,
     request: Option<StreamId>,
-    answered: bool,
+    responded: bool,
     has_ticket: bool,
 }
 
-impl Bare {
+impl Client {
     fn new(address: SocketAddr, kind: &str) -> Result<Self, Failed> {
         let tickets = Arc::new(Tickets::default());
         let mut provider = ring::default_provider();
@@ -96,7 +96,7 @@ impl Bare {
         let mut tls = rustls::ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Anyone(provider)))
+            .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate(provider)))
             .with_no_client_auth();
         tls.alpn_protocols = vec![b"h3".to_vec()];
         tls.enable_early_data = kind == "0-RTT";
@@ -120,16 +120,16 @@ impl Bare {
             wants_tickets: kind != "full",
             request: request(address),
             open: Vec::new(),
-            space: Vec::new(),
+            send_buffer: Vec::new(),
         })
     }
 
-    /// Keeps this number of connections open for this time.
-    fn drive(&mut self, width: usize, time: Duration) -> Result<Counts, Failed> {
+    /// Keeps `max_open` connections open for this time.
+    fn drive(&mut self, max_open: usize, time: Duration) -> Result<Counts, Failed> {
         let end = Instant::now() + time;
         let mut counts = Counts::default();
-        for _ in 0..width {
-            self.begin()?;
+        for _ in 0..max_open {
+            self.start_connection()?;
         }
         let mut received = vec![0; 32 * 64 * 1024];
         while self.open.iter().any(Option::is_some) {
@@ -147,19 +147,19 @@ impl Bare {
             touched.dedup();
             for index in touched {
                 if self.step(index, &mut counts) && Instant::now() < end {
-                    self.begin()?;
+                    self.start_connection()?;
                 }
             }
         }
         Ok(counts)
     }
 
-    fn begin(&mut self) -> Result<(), Failed> {
+    fn start_connection(&mut self) -> Result<(), Failed> {
         let config = self.config.clone();
         let (handle, quic) =
             self.endpoint.connect(Instant::now(), config, self.address, "localhost")?;
         let mut connection =
-            Box::new(Connection { quic, request: None, answered: false, has_ticket: false });
+            Box::new(Connection { quic, request: None, responded: false, has_ticket: false });
         if connection.quic.has_0rtt() {
             connection.send_request(&self.request);
         }
@@ -189,12 +189,13 @@ impl Bare {
             std::array::from_fn(|_| IoSliceMut::new(spaces.next().unwrap()));
         let count = self.state.recv((&self.socket).into(), &mut slices, &mut metas).unwrap_or(0);
         for (slice, meta) in slices.iter().zip(&metas[..count]) {
-            let mut came = BytesMut::from(&slice[..meta.len]);
-            while !came.is_empty() {
-                let data = came.split_to(meta.stride.min(came.len()));
-                self.space.clear();
+            let mut received = BytesMut::from(&slice[..meta.len]);
+            while !received.is_empty() {
+                let data = received.split_to(meta.stride.min(received.len()));
+                self.send_buffer.clear();
                 let now = Instant::now();
-                let event = self.endpoint.handle(now, meta.addr, None, None, data, &mut self.space);
+                let event =
+                    self.endpoint.handle(now, meta.addr, None, None, data, &mut self.send_buffer);
                 let Some(DatagramEvent::ConnectionEvent(handle, event)) = event else { continue };
                 let Some(connection) = &mut self.open[handle.0] else { continue };
                 let before = self.tickets.count();
@@ -210,7 +211,7 @@ impl Bare {
     fn step(&mut self, index: usize, counts: &mut Counts) -> bool {
         let Some(connection) = &mut self.open[index] else { return false };
         let lost = connection.advance(&self.request);
-        let done = connection.answered && (connection.has_ticket || !self.wants_tickets);
+        let done = connection.responded && (connection.has_ticket || !self.wants_tickets);
         if done {
             counts.completed += 1;
             let early = connection.quic.has_0rtt() && connection.quic.accepted_0rtt();
@@ -234,13 +235,15 @@ impl Bare {
     fn send(&mut self, index: usize) {
         let Some(connection) = &mut self.open[index] else { return };
         loop {
-            self.space.clear();
+            self.send_buffer.clear();
             let now = Instant::now();
-            let Some(sent) = connection.quic.poll_transmit(now, 10, &mut self.space) else { break };
+            let Some(sent) = connection.quic.poll_transmit(now, 10, &mut self.send_buffer) else {
+                break;
+            };
             let transmit = Transmit {
                 destination: sent.destination,
                 ecn: None,
-                contents: &self.space,
+                contents: &self.send_buffer,
                 segment_size: sent.segment_size,
                 src_ip: None,
             };
@@ -251,7 +254,7 @@ impl Bare {
 }
 
 impl Connection {
-    /// Whether the connection was lost.
+    /// Processes events. Returns whether the connection was lost.
     fn advance(&mut self, request: &[u8]) -> bool {
         while let Some(event) = self.quic.poll() {
             match event {
@@ -262,7 +265,7 @@ impl Connection {
                     let mut stream = self.quic.recv_stream(id);
                     let Ok(mut chunks) = stream.read(true) else { continue };
                     while let Ok(chunk) = chunks.next(usize::MAX) {
-                        self.answered |= chunk.is_none();
+                        self.responded |= chunk.is_none();
                         if chunk.is_none() {
                             break;
                         }
@@ -338,9 +341,9 @@ impl ClientSessionStore for Tickets {
 }
 
 #[derive(Debug)]
-struct Anyone(Arc<CryptoProvider>);
+struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anyone {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

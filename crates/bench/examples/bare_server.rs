@@ -1,6 +1,6 @@
-//! The floor for `firstflight serve` over TCP: an epoll loop on BoringSSL and nothing else. It has
-//! no HTTP: every request gets the same KiB, and the connection ends. Tickets are BoringSSL's own, and
-//! early data is executed as often as it comes.
+//! A baseline for `firstflight serve` over TCP: only an epoll loop on BoringSSL. It has no HTTP:
+//! every request gets the same KiB, and the connection ends. Tickets are BoringSSL's own, and early
+//! data is accepted without replay protection.
 //!
 //!     bare_server CERTIFICATE KEY PORT
 //!
@@ -140,7 +140,7 @@ fn advance(connection: &mut Connection, response: &[u8]) -> Result<bool, Failed>
             Err(error) => return Err(error.into()),
         }
     }
-    // With early data, the client's Finished comes later, and its tickets go after that.
+    // With early data, the request arrives before the client's Finished.
     // SAFETY: the connection is valid; the call only reads.
     let finished = unsafe { boring_sys::SSL_in_early_data(stream.ssl().as_ptr()) } == 0;
     if *responded && finished {

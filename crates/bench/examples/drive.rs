@@ -4,14 +4,15 @@
 //!     drive tcp|quic ADDRESS full|resumed|0-RTT CONNECTIONS SECONDS [SERVER_PID]
 //!     drive kept ADDRESS 1.1|2|3 CONNECTIONS SECONDS SERVER_PID [USER:PASSWORD]
 //!
-//! The second form makes requests on connections that are kept, over that version of HTTP, with
-//! basic authentication if there are credentials.
+//! The second form makes requests on persistent connections, over that version of HTTP, with basic
+//! authentication if there are credentials.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 use firstflight_bench::{
-    Exchange, KeptConfig, Limit, LoadConfig, LoadHandshake, Model, Transport, run, run_kept,
+    Exchange, KeepAliveConfig, Limit, LoadConfig, LoadHandshake, Model, Transport, run,
+    run_keep_alive,
 };
 use firstflight_samples::HttpVersion;
 use firstflight_tls::{CipherPolicy, Trust};
@@ -35,7 +36,7 @@ fn main() -> Result<(), Failed> {
             "3" => HttpVersion::Three,
             other => return Err(format!("unknown version of HTTP {other:?}").into()),
         };
-        let config = KeptConfig {
+        let config = KeepAliveConfig {
             address: address.parse()?,
             path: "/".into(),
             credentials: credentials.first().cloned(),
@@ -46,7 +47,7 @@ fn main() -> Result<(), Failed> {
         };
         let pid = pid.parse()?;
         let mut before = Ok(0);
-        let result = run_kept(&config, || before = cpu_micros(pid))?;
+        let result = run_keep_alive(&config, || before = cpu_micros(pid))?;
         let server_us = (cpu_micros(pid)? - before?) as f64 / result.completed.max(1) as f64;
         let completed = result.completed;
         println!(r#"{{"completed":{completed},"server_us":{server_us}}}"#);

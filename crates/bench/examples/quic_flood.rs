@@ -60,7 +60,7 @@ fn main() -> Result<(), Failed> {
         "Retry, handshakes, other",
         "back"
     );
-    phases.iter().for_each(say);
+    phases.iter().for_each(print_phase);
     if let Some(file) = json {
         std::fs::write(file, serde_json::to_string_pretty(&phases)?)?;
     }
@@ -74,7 +74,7 @@ fn forgery(name: &str) -> Result<Forgery, String> {
         .ok_or_else(|| format!("{name:?} is no forgery"))
 }
 
-fn say(phase: &FloodPhase) {
+fn print_phase(phase: &FloodPhase) {
     let (due, completed) = phase.honest_connections();
     let mut times = String::new();
     for run in &phase.honest {
@@ -96,13 +96,13 @@ fn say(phase: &FloodPhase) {
         mib(phase.resident_start_kib),
         mib(phase.resident_max_kib),
         mib(phase.resident_end_kib),
-        phase.flood.as_ref().map_or(String::new(), came_back),
+        phase.flood.as_ref().map_or(String::new(), flood_columns),
     );
     phase.starved.iter().for_each(|why| println!("  {why}"));
 }
 
 /// Forged connections per second, and what the server sent back.
-fn came_back(flood: &FloodResult) -> String {
+fn flood_columns(flood: &FloodResult) -> String {
     format!(
         "{:>8.0}  {:>8}{:>8}{:>8}  {:>6.2}",
         flood.rate,

@@ -115,10 +115,10 @@ impl LoadConfig {
 /// The transport that carries TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Transport {
-    /// TCP, one connection each.
+    /// TCP, with one socket per connection.
     #[serde(rename = "tcp")]
     Tcp,
-    /// QUIC version 1 (RFC 9000), from a few UDP sockets.
+    /// QUIC version 1 (RFC 9000); connections share a few UDP sockets.
     #[serde(rename = "quic")]
     Quic,
 }
@@ -251,8 +251,8 @@ pub enum Model {
         /// but counted.
         backlog: usize,
     },
-    /// When another has ended, so that a fixed number is open all the time. A slow server gets less
-    /// load, and the wait does not show in the latency.
+    /// When another connection has ended, so that a fixed number is open all the time. A slow
+    /// server gets less load, and the wait does not show in the latency.
     Closed {
         /// Number of open connections.
         connections: usize,

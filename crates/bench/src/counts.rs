@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ErrorKind, LoadError, LoadHandshake};
 
-/// The handshakes of completed connections by kind, as the TLS state has it.
+/// The handshakes of completed connections by kind, as the TLS state reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handshakes {
     /// With the server's certificate, and no early data offered.
@@ -64,7 +64,7 @@ pub(crate) struct Counts {
     pub(crate) started: u64,
     pub(crate) fast_open: u64,
     pub(crate) bytes: u64,
-    /// Of all connections over QUIC, whatever has come of them.
+    /// Datagrams of all QUIC connections, including failed ones.
     pub(crate) datagrams: Datagrams<u64>,
     pub(crate) handshakes: Handshakes,
     pub(crate) negotiated: BTreeMap<(Option<Version>, &'static str), u64>,
@@ -77,7 +77,8 @@ pub(crate) struct Counts {
     /// When the last measured connection ended, since the start.
     pub(crate) last_end: Duration,
     pub(crate) cpu: Duration,
-    /// Whether a closed loop ended early, because no tickets came; of several threads, all of them.
+    /// Whether a closed loop ended early, because the server issued no more tickets. After a merge:
+    /// whether all threads did.
     pub(crate) gave_up: bool,
 }
 
@@ -148,7 +149,7 @@ impl Counts {
     }
 
     /// Datagrams per connection.
-    pub(crate) fn datagrams_each(&self) -> Option<Datagrams<f64>> {
+    pub(crate) fn datagrams_per_connection(&self) -> Option<Datagrams<f64>> {
         let connections = self.completed + self.failed() + self.refills + self.warm_up;
         let each = |count: u64| count as f64 / connections as f64;
         let Datagrams { sent, received } = self.datagrams;
@@ -185,8 +186,8 @@ impl Counts {
         ] {
             *sum += more;
         }
-        for (what, count) in &other.negotiated {
-            *self.negotiated.entry(*what).or_default() += count;
+        for (key, count) in &other.negotiated {
+            *self.negotiated.entry(*key).or_default() += count;
         }
         for (status, count) in &other.statuses {
             *self.statuses.entry(*status).or_default() += count;
@@ -282,7 +283,7 @@ pub(crate) fn ms(nanos: u64) -> f64 {
 mod tests {
     use super::*;
 
-    fn from_histogram(count: u64) -> Latency {
+    fn latency_of(count: u64) -> Latency {
         let mut histogram = histogram();
         (1..=count).for_each(|i| histogram.saturating_record(i * 1_000_000));
         Latency::from_histogram(&histogram).unwrap()
@@ -301,7 +302,7 @@ mod tests {
     #[test]
     fn a_percentile_needs_enough_samples() {
         let reported = |count| {
-            let latency = from_histogram(count);
+            let latency = latency_of(count);
             [latency.p95_ms, latency.p99_ms, latency.p999_ms].map(|p| p.is_some())
         };
         assert_eq!(reported(58), [false, false, false]);
@@ -314,11 +315,11 @@ mod tests {
 
     #[test]
     fn values_are_within_a_thousandth() {
-        let latency = from_histogram(1000);
-        for (value, wanted) in
+        let latency = latency_of(1000);
+        for (value, expected) in
             [(latency.min_ms, 1.0), (latency.p50_ms, 500.0), (latency.max_ms, 1000.0)]
         {
-            assert!((value / wanted - 1.0).abs() < 0.002, "{latency:?}");
+            assert!((value / expected - 1.0).abs() < 0.002, "{latency:?}");
         }
         assert_eq!(Latency::from_histogram(&histogram()), None);
     }

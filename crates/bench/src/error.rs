@@ -66,7 +66,7 @@ pub enum ErrorKind {
     Unreachable,
     /// All local ports towards the server are in use.
     NoLocalPort,
-    /// This process has as many open files as it may.
+    /// The limit of open files is reached.
     NoFile,
     /// The peer reset the connection.
     Reset,
@@ -78,7 +78,7 @@ pub enum ErrorKind {
     Certificate,
     /// TLS failed in another way.
     Tls,
-    /// QUIC failed with an error that this side found.
+    /// QUIC failed with an error that this side detected.
     Quic,
     /// The peer closed before the response was complete.
     Truncated,

@@ -14,7 +14,7 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 pub(crate) struct EventQueue {
     epoll: Epoll,
     timer: TimerFd,
-    /// What the timer is set to.
+    /// The time that the timer was last set to.
     armed: Option<Instant>,
 }
 
@@ -52,9 +52,9 @@ impl EventQueue {
             timeout = timeout.min(deadline.saturating_duration_since(now) + MILLISECOND);
         }
         if let Some(due) = due {
-            match due.checked_duration_since(now).filter(|left| !left.is_zero()) {
+            match due.checked_duration_since(now).filter(|remaining| !remaining.is_zero()) {
                 None => timeout = Duration::ZERO,
-                Some(left) if left < timeout => self.arm(due, left)?,
+                Some(remaining) if remaining < timeout => self.arm(due, remaining)?,
                 Some(_) => {}
             }
         }
@@ -66,9 +66,9 @@ impl EventQueue {
         }
     }
 
-    fn arm(&mut self, due: Instant, left: Duration) -> io::Result<()> {
+    fn arm(&mut self, due: Instant, remaining: Duration) -> io::Result<()> {
         if self.armed != Some(due) {
-            let expiration = Expiration::OneShot(TimeSpec::from(left));
+            let expiration = Expiration::OneShot(TimeSpec::from(remaining));
             self.timer.set(expiration, TimerSetTimeFlags::empty())?;
             self.armed = Some(due);
         }
@@ -76,7 +76,7 @@ impl EventQueue {
     }
 }
 
-/// How often a thread checks at least whether it should stop.
+/// Maximum time until a thread checks again whether it should stop.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 const MILLISECOND: Duration = Duration::from_millis(1);
 

@@ -9,8 +9,8 @@
 //! worker             what both loops share: warm-up, tickets, the role of each connection
 //! source, schedule   when connections start: closed loop, open loop, warm-up
 //! response           reads one response, without I/O
-//! kept               requests on connections that stay open
-//! cost               instructions, calls and samples by what they are for; reads what tools wrote
+//! keep_alive         requests on persistent connections
+//! cost               CPU cost by function and area, from the output of callgrind, perf and strace
 //! counts, result     what a thread counts, and the result that is made from it
 //! events, process    epoll, deadlines and timers; CPU time and memory from the kernel
 //! config, error      settings; errors of a run, failures of a connection
@@ -24,8 +24,8 @@
 //!   counts from these. Connections that could not be started are counted.
 //! - Closed loop ([`Model::Closed`]): a fixed number of connections is open all the time.
 //!
-//! The TLS state says what a connection was (full, resumed, early data accepted or refused). Only
-//! connections that were what was requested contribute to the latencies. TLS 1.3 tickets are used
+//! The TLS state tells the kind of each connection (full, resumed, early data accepted or refused).
+//! Only connections of the requested kind contribute to the latencies. TLS 1.3 tickets are used
 //! once; they come from a warm-up and from the run itself.
 //!
 //! # Why the load generator has its own event loops
@@ -34,12 +34,11 @@
 //! epoll loop over [`firstflight_tls::TlsConnection`]s, with its own TLS context, connections and tickets.
 //! Threads share only counts. A flight is written with one call, and reads take as much as there is.
 //! The server closes first, so that connections in TIME_WAIT do not use up the client's ports. One
-//! connection costs the client at most a sixth more than in a loop that does nothing else
+//! connection costs the client at most a sixth more than in the bare loops of `examples/`
 //! (`results/2026-11-27-vm/load.txt`, made by `make load-client`).
 //!
-//! A connection without a ticket would be a full handshake, counted as a resumed one. It is made,
-//! because tickets have to come from somewhere, but it is not measured, and the result says how
-//! often this happened.
+//! A thread that has no ticket left makes a full handshake instead, to fetch new ones. This
+//! handshake is not measured, and the result says how often it happened.
 //!
 //! # Examples
 //!
@@ -78,7 +77,7 @@ mod counts;
 mod error;
 mod events;
 mod flood;
-mod kept;
+mod keep_alive;
 mod process;
 mod quic;
 pub mod remote;
@@ -94,7 +93,7 @@ pub use config::{Exchange, Limit, LoadConfig, LoadHandshake, Model, Transport};
 pub use counts::{Datagrams, Handshakes, Latency};
 pub use error::{BadResponse, ErrorCount, ErrorKind, LoadError};
 pub use flood::{Flood, FloodConfig, FloodPhase, FloodResult, FloodTrial, Forgery};
-pub use kept::{KeptConfig, KeptResult, run_kept};
+pub use keep_alive::{KeepAliveConfig, KeepAliveResult, run_keep_alive};
 pub use response::{ResponseReader, ResponseSummary};
 pub use result::{LoadResult, MAX_CLIENT_BUSY};
 pub use run::{LoadProgress, run};

@@ -27,7 +27,7 @@ enum State {
     /// The body of an HTTP/1.1 response.
     Body { status: u16, body: Body },
     /// An HTTP/3 response, which ends with its stream.
-    FrameReader(FrameReader),
+    Http3(FrameReader),
 }
 
 impl ResponseReader {
@@ -36,7 +36,7 @@ impl ResponseReader {
         let state = match (exchange, transport) {
             (Exchange::PingPong, _) => State::Pong(0),
             (Exchange::Get { .. }, Transport::Tcp) => State::Head(Vec::new()),
-            (Exchange::Get { .. }, Transport::Quic) => State::FrameReader(FrameReader::default()),
+            (Exchange::Get { .. }, Transport::Quic) => State::Http3(FrameReader::default()),
         };
         Self { state, bytes: 0 }
     }
@@ -58,12 +58,12 @@ impl ResponseReader {
             }
             State::Head(buffer) => {
                 // Fast path: the head nearly always arrives in one piece and need not be copied.
-                let parsed = if buffer.is_empty() { head(bytes)? } else { None };
+                let parsed = if buffer.is_empty() { parse_head(bytes)? } else { None };
                 let (parsed, all) = match parsed {
                     Some(parsed) => (Some(parsed), bytes),
                     None => {
                         buffer.extend_from_slice(bytes);
-                        (head(buffer)?, &buffer[..])
+                        (parse_head(buffer)?, &buffer[..])
                     }
                 };
                 match parsed {
@@ -78,7 +78,7 @@ impl ResponseReader {
                 }
             }
             State::Body { body, .. } => body.feed(bytes),
-            State::FrameReader(frames) => frames.feed(bytes),
+            State::Http3(frames) => frames.feed(bytes),
         }
     }
 
@@ -88,7 +88,7 @@ impl ResponseReader {
             State::Pong(received) => (*received == PONG.len()).then_some(None),
             State::Head(_) => None,
             State::Body { status, body } => body.is_complete(ended).then_some(Some(*status)),
-            State::FrameReader(frames) => frames.status().filter(|_| ended).map(Some),
+            State::Http3(frames) => frames.status().filter(|_| ended).map(Some),
         }?;
         Some(ResponseSummary { status, bytes: self.bytes })
     }
@@ -112,10 +112,10 @@ struct Head {
     length: usize,
 }
 
-/// A body, by what ends it (RFC 9112 section 6.3).
+/// What ends a body (RFC 9112 section 6.3).
 #[derive(Debug)]
 enum Body {
-    /// So many bytes are left.
+    /// Number of bytes left.
     Length(u64),
     Chunked(Chunked),
     UntilClose,
@@ -137,7 +137,7 @@ impl Body {
     fn is_complete(&self, ended: bool) -> bool {
         match self {
             Self::Length(left) => *left == 0,
-            // RFC 9112 section 8: without the last chunk it is incomplete, whatever has closed.
+            // RFC 9112 section 8: incomplete without the last chunk, even if the connection ended.
             Self::Chunked(chunked) => matches!(chunked, Chunked::End),
             Self::UntilClose => ended,
         }
@@ -148,20 +148,20 @@ impl Body {
 /// skipped.
 #[derive(Debug)]
 enum Chunked {
-    /// The size of a chunk, after so many digits.
+    /// In the size of a chunk, after this number of digits.
     Size {
         size: u64,
         digits: u8,
     },
-    /// The rest of the line with the size.
+    /// In the rest of the line with the size.
     Extension {
         size: u64,
     },
-    /// So many bytes of the chunk are left.
+    /// In the data of a chunk: number of bytes left.
     Data(u64),
-    /// The end of the line behind the chunk.
+    /// At the line break after the data of a chunk.
     DataEnd,
-    /// A line behind the last chunk. An empty one is the end.
+    /// In a line after the last chunk. An empty line ends the body.
     Trailer {
         empty: bool,
     },
@@ -180,14 +180,14 @@ impl Chunked {
                 }
                 continue;
             }
-            self.byte(byte)?;
+            self.push_byte(byte)?;
             bytes = rest;
         }
         Ok(())
     }
 
-    /// Takes a byte that is no content. A line may end without CR (RFC 9112 section 2.2).
-    fn byte(&mut self, byte: u8) -> Result<(), BadResponse> {
+    /// Processes a byte outside of chunk data. A line may end without CR (RFC 9112 section 2.2).
+    fn push_byte(&mut self, byte: u8) -> Result<(), BadResponse> {
         let malformed = BadResponse("its chunks are malformed");
         *self = match (&*self, byte) {
             (Self::Size { size, digits }, _) => match char::from(byte).to_digit(16) {
@@ -221,7 +221,7 @@ impl Chunked {
 /// Enough for every size below 2^60.
 const MAX_SIZE_DIGITS: u8 = 15;
 
-fn head(bytes: &[u8]) -> Result<Option<Head>, BadResponse> {
+fn parse_head(bytes: &[u8]) -> Result<Option<Head>, BadResponse> {
     let mut start = 0;
     loop {
         let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
@@ -235,12 +235,12 @@ fn head(bytes: &[u8]) -> Result<Option<Head>, BadResponse> {
         if (100..200).contains(&status) {
             continue;
         }
-        let body = body(status, response.headers)?;
+        let body = body_framing(status, response.headers)?;
         return Ok(Some(Head { status, body, length: start }));
     }
 }
 
-fn body(status: u16, fields: &[httparse::Header<'_>]) -> Result<Body, BadResponse> {
+fn body_framing(status: u16, fields: &[httparse::Header<'_>]) -> Result<Body, BadResponse> {
     if status == 204 || status == 304 {
         return Ok(Body::Length(0));
     }

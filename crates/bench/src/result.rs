@@ -36,7 +36,7 @@ pub struct LoadResult {
     /// Seed of the scheduled times; open loop only.
     pub seed: Option<u64>,
     /// Length of the run in seconds: the requested time, or the time until the last connection ended
-    /// if a number of connections was requested, the run was stopped, or it ended without tickets.
+    /// if a number of connections was requested, the run was stopped, or no tickets were left.
     pub seconds: f64,
     /// Connections completed per second within this time.
     pub rate: f64,
@@ -65,7 +65,7 @@ pub struct LoadResult {
     /// Connections that were due when no ticket was left. A full handshake that is not measured took
     /// their place, to fetch tickets.
     pub without_ticket: u64,
-    /// Such full handshakes that completed.
+    /// Full handshakes that completed in place of such connections.
     pub refills: u64,
     /// Connections before the run, for tickets and for the TFO cookie.
     pub warm_up: u64,
@@ -75,7 +75,7 @@ pub struct LoadResult {
     /// Bytes of the responses, heads included, without TLS.
     #[serde(rename = "answer_bytes")]
     pub response_bytes: u64,
-    /// UDP datagrams per connection, with the client's close and what came after it; `None` over TCP.
+    /// UDP datagrams per connection, including the client's close and later ones; `None` over TCP.
     pub datagrams: Option<Datagrams<f64>>,
     /// From the scheduled start to the verified Finished of the server. Early data is sent before.
     pub setup: Option<Latency>,
@@ -90,8 +90,8 @@ pub struct LoadResult {
     /// CPU time of the client's threads per connection, in microseconds, kernel included. Failed
     /// connections and refills count. `None` if there were no connections.
     pub client_us: Option<f64>,
-    /// The share of the run in which the client's threads ran, of the processors that they may use.
-    /// Near 1 the client limits the rate, and not the server.
+    /// CPU use of the client: 1 if its threads kept all processors that they may use busy. Near 1,
+    /// the client limits the rate, and not the server.
     #[serde(default)]
     pub client_busy: f64,
     /// Connections per second that one client core could drive at this cost.
@@ -110,7 +110,7 @@ impl LoadResult {
     pub(crate) fn new(
         config: &LoadConfig,
         counts: &Counts,
-        server: Option<Duration>,
+        server_cpu: Option<Duration>,
         stopped: bool,
     ) -> Self {
         let seconds = match config.limit {
@@ -121,10 +121,10 @@ impl LoadResult {
         // Connections of the run may end after it.
         let elapsed = seconds.max(counts.last_end.as_secs_f64());
         let connections = counts.completed + counts.failed() + counts.refills;
-        let each = |time: Duration| {
+        let us_per_connection = |time: Duration| {
             (connections > 0).then(|| time.as_secs_f64() * 1e6 / connections as f64)
         };
-        let client_us = each(counts.cpu);
+        let client_us = us_per_connection(counts.cpu);
         let (rate_wanted, arrivals, seed) = match config.model {
             Model::Open { rate, arrivals, seed, .. } => (Some(rate), Some(arrivals), Some(seed)),
             Model::Closed { .. } => (None, None, None),
@@ -156,7 +156,7 @@ impl LoadResult {
             fast_open: config.fast_open.then_some(counts.fast_open),
             response_bytes: counts.bytes,
             datagrams: (config.transport == Transport::Quic)
-                .then(|| counts.datagrams_each())
+                .then(|| counts.datagrams_per_connection())
                 .flatten(),
             setup: Latency::from_histogram(&counts.setup),
             first_byte: Latency::from_histogram(&counts.first_byte),
@@ -169,7 +169,7 @@ impl LoadResult {
                 false => 0.0,
             },
             client_capacity: client_us.filter(|us| *us > 0.0).map(|us| 1e6 / us),
-            server_us: server.and_then(each),
+            server_us: server_cpu.and_then(us_per_connection),
             stopped,
             warnings: Vec::new(),
         };
@@ -270,7 +270,7 @@ fn negotiated(counts: &Counts) -> Vec<(String, u64)> {
     let name = |(version, group): &(Option<firstflight_tls::Version>, &str)| {
         format!("{} {group}", version.map_or("unknown", firstflight_tls::Version::name))
     };
-    counts.negotiated.iter().map(|(what, count)| (name(what), *count)).collect()
+    counts.negotiated.iter().map(|(key, count)| (name(key), *count)).collect()
 }
 
 fn errors(counts: &Counts) -> Vec<ErrorCount> {
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_ends_for_lack_of_tickets_is_as_long_as_it_was() {
+    fn a_run_that_ends_for_lack_of_tickets_reports_its_actual_duration() {
         let config = LoadConfig {
             kind: LoadHandshake::Resumed,
             limit: Limit::Time(Duration::from_secs(10)),

@@ -53,7 +53,7 @@ pub fn run(
     let stop = AtomicBool::new(false);
     let counts_by_thread: Vec<Mutex<Counts>> =
         (0..config.threads).map(|_| Mutex::new(Counts::new())).collect();
-    let server = thread::scope(|scope| {
+    let server_cpu = thread::scope(|scope| {
         let (event_sender, events) = mpsc::channel();
         let mut starts = Vec::new();
         for (index, counts) in counts_by_thread.iter().enumerate() {
@@ -82,15 +82,16 @@ pub fn run(
         }
         outcome
     })?;
-    // It gave up if all threads did.
+    // The run gave up if all threads gave up.
     let mut all = Counts { gave_up: true, ..Counts::new() };
     for counts in &counts_by_thread {
         all.merge(&counts.lock().unwrap_or_else(PoisonError::into_inner))?;
     }
-    Ok(LoadResult::new(config, &all, server, stop.load(Ordering::Relaxed)))
+    Ok(LoadResult::new(config, &all, server_cpu, stop.load(Ordering::Relaxed)))
 }
 
-/// If a thread panics, the others stop, and none is waited for any more. The scope passes it on.
+/// If its thread panics, stops the other threads and reports this one as done. The thread scope
+/// propagates the panic.
 struct PanicGuard<'a> {
     stop: &'a AtomicBool,
     event_sender: &'a Sender<Event>,
@@ -125,11 +126,11 @@ fn coordinate(
     for _ in &starts {
         match reporter.next(events, progress) {
             Some(Event::Ready) => {}
-            Some(Event::Done(ended)) => ended?,
+            Some(Event::Done(result)) => result?,
             None => break,
         }
     }
-    let server = CpuMeter::start(&config.server_pids)
+    let server_cpu = CpuMeter::start(&config.server_pids)
         .map_err(|(pid, error)| LoadError::ServerProcess { pid, reason: error.to_string() })?;
     let start = Instant::now();
     reporter.start = Some(start);
@@ -138,11 +139,11 @@ fn coordinate(
         let _ = thread.send(start);
     }
     while let Some(event) = reporter.next(events, progress) {
-        if let Event::Done(ended) = event {
-            ended?;
+        if let Event::Done(result) = event {
+            result?;
         }
     }
-    Ok(server.used())
+    Ok(server_cpu.used())
 }
 
 /// Runs one thread, from its warm-up to its last connection.
@@ -160,8 +161,8 @@ fn run_thread(
     // The default slack of 50 us would show in the latencies. A failure is tolerated.
     let _ = set_timerslack(1);
     let share = ThreadShare::of(config, index);
-    let wanted = share.tickets(config);
-    let max_tickets = (2 * wanted).max(MIN_STORED_TICKETS);
+    let needed = share.tickets(config);
+    let max_tickets = (2 * needed).max(MIN_STORED_TICKETS);
     match config.transport {
         Transport::Tcp => {
             let worker = TcpWorker::new(config, counts, stop, max_tickets)?;
@@ -213,8 +214,8 @@ impl ThreadShare {
         Self { index, connections, count }
     }
 
-    /// The number of tickets of each address to start with: enough until the first connections have
-    /// received new ones.
+    /// Number of tickets per address that the warm-up collects: enough until the first connections
+    /// receive new ones.
     fn tickets(&self, config: &LoadConfig) -> usize {
         let needed = match config.model {
             Model::Closed { .. } => self.connections as f64,
@@ -241,7 +242,7 @@ impl ThreadShare {
     }
 }
 
-/// An open loop starts with tickets for this time at its rate.
+/// An open loop starts with enough tickets for this time at its rate.
 const TICKET_SUPPLY: Duration = Duration::from_millis(250);
 const MAX_TICKETS: usize = 2048;
 /// A thread can store at least this many tickets of each address.
@@ -323,11 +324,11 @@ fn pin(core: usize) -> Result<(), LoadError> {
 /// Raises the limit of open files to what the connections need. If the hard limit is lower,
 /// connections fail and are counted as [`ErrorKind::NoFile`](crate::ErrorKind::NoFile).
 fn raise_file_limit(connections: u64) {
-    let wanted = connections.saturating_add(256);
+    let needed = connections.saturating_add(256);
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < wanted
+        && soft < needed
     {
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, wanted.min(hard), hard);
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, needed.min(hard), hard);
     }
 }
 

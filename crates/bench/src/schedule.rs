@@ -29,7 +29,7 @@ pub struct Schedule {
     next: f64,
     random: StdRng,
     until: Duration,
-    left: u64,
+    remaining: u64,
     backlog: VecDeque<Duration>,
     backlog_limit: usize,
     not_started: u64,
@@ -64,7 +64,7 @@ impl Schedule {
             next: 0.0,
             random: StdRng::seed_from_u64(plan.seed),
             until: plan.until,
-            left: plan.count,
+            remaining: plan.count,
             backlog: VecDeque::new(),
             backlog_limit: plan.backlog,
             not_started: 0,
@@ -92,12 +92,12 @@ impl Schedule {
         self.upcoming().is_none()
     }
 
-    /// Moves what is due at `now` to the backlog.
+    /// Moves connections that are due at `now` to the backlog.
     pub fn advance(&mut self, now: Duration) {
         while let Some(due) = self.upcoming()
             && due <= now
         {
-            self.left -= 1;
+            self.remaining -= 1;
             self.next += self.interval();
             match self.backlog.len() < self.backlog_limit {
                 true => self.backlog.push_back(due),
@@ -106,12 +106,12 @@ impl Schedule {
         }
     }
 
-    /// Ends the schedule. What waits or became due up to `now` counts as not started.
+    /// Ends the schedule. Connections that wait or became due up to `now` count as not started.
     pub fn close(&mut self, now: Duration) {
         self.advance(now);
         self.not_started += self.backlog.len() as u64;
         self.backlog.clear();
-        self.left = 0;
+        self.remaining = 0;
     }
 
     /// Number of connections that were due and never started.
@@ -121,7 +121,7 @@ impl Schedule {
 
     fn upcoming(&self) -> Option<Duration> {
         let due = Duration::from_nanos(self.next as u64);
-        (self.left > 0 && due < self.until).then_some(due)
+        (self.remaining > 0 && due < self.until).then_some(due)
     }
 
     fn interval(&mut self) -> f64 {
@@ -196,8 +196,8 @@ mod tests {
 
     #[test]
     fn threads_alternate() {
-        let of = |phase| Schedule::new(SchedulePlan { phase, ..plan(100.0) }).next_due();
-        assert_eq!((of(0.0), of(0.5)), (Some(ms(0)), Some(ms(5))));
+        let first_due = |phase| Schedule::new(SchedulePlan { phase, ..plan(100.0) }).next_due();
+        assert_eq!((first_due(0.0), first_due(0.5)), (Some(ms(0)), Some(ms(5))));
     }
 
     #[test]
@@ -221,7 +221,7 @@ mod tests {
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
         let longer =
             gaps.iter().filter(|interval| **interval > mean).count() as f64 / gaps.len() as f64;
-        // Of exponential times 1/e are longer than their mean; of constant ones none or all.
+        // 1/e of exponential intervals are longer than the mean; of constant ones none or all.
         assert!((longer - (-1f64).exp()).abs() < 0.01, "{longer}");
     }
 

@@ -5,8 +5,8 @@ use crate::Schedule;
 
 /// Decides when a thread starts connections.
 pub(crate) enum Source {
-    /// A number of connections to one address, a few at a time, to collect tickets.
-    WarmUp { address: usize, left: usize, open: usize },
+    /// Collects tickets: a number of connections to one address, a few at a time.
+    WarmUp { address: usize, remaining: usize, open: usize },
     /// At scheduled times.
     Open(Box<OpenLoop>),
     /// When another connection has ended.
@@ -25,7 +25,7 @@ pub(crate) enum Purpose {
 pub(crate) struct OpenLoop {
     pub(crate) schedule: Schedule,
     pub(crate) start: Instant,
-    pub(crate) in_flight: usize,
+    pub(crate) max_in_flight: usize,
     pub(crate) open: usize,
     /// How long connections may wait in the backlog after the last one became due.
     pub(crate) backlog_timeout: Duration,
@@ -34,7 +34,7 @@ pub(crate) struct OpenLoop {
 
 pub(crate) struct ClosedLoop {
     until: Option<Instant>,
-    left: u64,
+    remaining: u64,
     idle: usize,
     paused: VecDeque<Instant>,
     fruitless_refills: usize,
@@ -56,18 +56,18 @@ impl OpenLoop {
     pub(crate) fn new(
         schedule: Schedule,
         start: Instant,
-        in_flight: usize,
+        max_in_flight: usize,
         backlog_timeout: Duration,
     ) -> Self {
-        Self { schedule, start, in_flight, open: 0, backlog_timeout, exhausted_at: None }
+        Self { schedule, start, max_in_flight, open: 0, backlog_timeout, exhausted_at: None }
     }
 }
 
 impl ClosedLoop {
-    pub(crate) fn new(connections: usize, until: Option<Instant>, left: u64) -> Self {
+    pub(crate) fn new(connections: usize, until: Option<Instant>, remaining: u64) -> Self {
         Self {
             until,
-            left,
+            remaining,
             idle: connections,
             paused: VecDeque::new(),
             fruitless_refills: 0,
@@ -76,7 +76,7 @@ impl ClosedLoop {
     }
 
     fn is_finished(&self, now: Instant) -> bool {
-        self.left == 0
+        self.remaining == 0
             || self.stopped
             || self.until.is_some_and(|until| now >= until)
             || self.has_given_up()
@@ -91,10 +91,10 @@ impl Source {
     /// Returns the next connection to start at `now`.
     pub(crate) fn next(&mut self, now: Instant) -> Option<Purpose> {
         match self {
-            Self::WarmUp { address, left, open } => {
-                let may_start = *left > 0 && *open < MAX_WARM_UP_CONNECTIONS;
+            Self::WarmUp { address, remaining, open } => {
+                let may_start = *remaining > 0 && *open < MAX_WARM_UP_CONNECTIONS;
                 may_start.then(|| {
-                    *left -= 1;
+                    *remaining -= 1;
                     *open += 1;
                     Purpose::WarmUp { address: *address }
                 })
@@ -103,7 +103,7 @@ impl Source {
                 let since = now.saturating_duration_since(this.start);
                 // Even if no connection may start, so that the backlog is counted on time.
                 this.schedule.advance(since);
-                if this.open >= this.in_flight {
+                if this.open >= this.max_in_flight {
                     return None;
                 }
                 let intended = this.start + this.schedule.take(since)?;
@@ -119,29 +119,34 @@ impl Source {
                     return None;
                 }
                 this.idle -= 1;
-                this.left -= 1;
+                this.remaining -= 1;
                 Some(Purpose::Measured { intended: now })
             }
         }
     }
 
-    /// A connection of [`Source::next`] fetched tickets instead of being measured, and succeeded.
-    /// Takes whether it received any. One that fails stays among the connections of the run, so that
-    /// these end if the server never comes back.
-    pub(crate) fn refilled(&mut self, tickets: bool) {
+    /// Records that a connection of [`Source::next`] fetched tickets instead of being measured, and
+    /// succeeded. A failed refill stays counted among the run's connections, so that the run ends
+    /// even if the server never comes back.
+    pub(crate) fn refill_succeeded(&mut self, received_tickets: bool) {
         if let Self::Closed(this) = self {
-            this.left += 1;
-            this.fruitless_refills += usize::from(!tickets);
+            this.remaining += 1;
+            this.fruitless_refills += usize::from(!received_tickets);
         }
     }
 
-    /// A connection has ended. Takes whether it succeeded, and whether it received tickets.
-    pub(crate) fn connection_ended(&mut self, succeeded: bool, tickets: bool, now: Instant) {
+    /// Records the end of a connection.
+    pub(crate) fn connection_ended(
+        &mut self,
+        succeeded: bool,
+        received_tickets: bool,
+        now: Instant,
+    ) {
         match self {
             Self::WarmUp { open, .. } => *open -= 1,
             Self::Open(this) => this.open -= 1,
             Self::Closed(this) => {
-                if tickets {
+                if received_tickets {
                     this.fruitless_refills = 0;
                 }
                 match succeeded {
@@ -155,10 +160,10 @@ impl Source {
     /// When to call [`Source::next`] again if no connection ends before.
     pub(crate) fn next_due(&self, now: Instant) -> Option<Instant> {
         match self {
-            Self::WarmUp { left, open, .. } => {
-                (*left > 0 && *open < MAX_WARM_UP_CONNECTIONS).then_some(now)
+            Self::WarmUp { remaining, open, .. } => {
+                (*remaining > 0 && *open < MAX_WARM_UP_CONNECTIONS).then_some(now)
             }
-            Self::Open(this) if this.open >= this.in_flight => None,
+            Self::Open(this) if this.open >= this.max_in_flight => None,
             Self::Open(this) => this.schedule.next_due().map(|due| this.start + due),
             Self::Closed(this) if this.is_finished(now) => None,
             Self::Closed(this) if this.idle > 0 => Some(now),
@@ -169,7 +174,7 @@ impl Source {
     /// Whether no further connection will start.
     pub(crate) fn is_finished(&mut self, now: Instant) -> bool {
         match self {
-            Self::WarmUp { left, .. } => *left == 0,
+            Self::WarmUp { remaining, .. } => *remaining == 0,
             Self::Open(this) => {
                 if this.schedule.is_exhausted() {
                     let since = *this.exhausted_at.get_or_insert(now);
@@ -186,13 +191,13 @@ impl Source {
     /// Stops starting connections.
     pub(crate) fn stop(&mut self, now: Instant) {
         match self {
-            Self::WarmUp { left, .. } => *left = 0,
+            Self::WarmUp { remaining, .. } => *remaining = 0,
             Self::Open(this) => this.schedule.close(now.saturating_duration_since(this.start)),
             Self::Closed(this) => this.stopped = true,
         }
     }
 
-    /// Whether it ended early, because no tickets came.
+    /// Whether a closed loop ended early, because the server issued no more tickets.
     pub(crate) fn has_given_up(&self) -> bool {
         matches!(self, Self::Closed(this) if this.has_given_up())
     }
@@ -211,7 +216,7 @@ mod tests {
     use super::*;
     use crate::{Arrivals, SchedulePlan};
 
-    fn open(backlog: usize, in_flight: usize) -> (Source, Instant) {
+    fn open_loop(backlog: usize, max_in_flight: usize) -> (Source, Instant) {
         let start = Instant::now();
         let schedule = Schedule::new(SchedulePlan {
             rate: 1000.0,
@@ -222,13 +227,13 @@ mod tests {
             count: u64::MAX,
             backlog,
         });
-        let open = OpenLoop::new(schedule, start, in_flight, Duration::from_secs(1));
+        let open = OpenLoop::new(schedule, start, max_in_flight, Duration::from_secs(1));
         (Source::Open(Box::new(open)), start)
     }
 
     #[test]
     fn an_open_loop_keeps_scheduled_times_if_the_server_stalls() {
-        let (mut source, start) = open(1000, 2);
+        let (mut source, start) = open_loop(1000, 2);
         let at = |ms| start + Duration::from_millis(ms);
         let started = |source: &mut Source, ms| match source.next(at(ms)) {
             Some(Purpose::Measured { intended }) => Some((intended - start).as_millis()),
@@ -240,13 +245,13 @@ mod tests {
         assert_eq!(started(&mut source, 30), None);
         assert_eq!(source.next_due(at(30)), None);
         source.connection_ended(true, false, at(50));
-        // What starts now was due 48 ms ago, from where its latency counts.
+        // This connection was due 48 ms ago, and its latency counts from then.
         assert_eq!(started(&mut source, 50), Some(2));
     }
 
     #[test]
     fn an_open_loop_drops_its_backlog_after_the_timeout() {
-        let (mut source, start) = open(10, 1);
+        let (mut source, start) = open_loop(10, 1);
         assert!(source.next(start).is_some());
         let end = start + Duration::from_millis(100);
         assert!(source.next(end).is_none());
@@ -257,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_loop_starts_when_another_ends_and_pauses_after_a_failure() {
+    fn a_closed_loop_starts_a_connection_when_another_ends_and_pauses_after_a_failure() {
         let now = Instant::now();
         let mut source = Source::Closed(ClosedLoop::new(2, None, 5));
         assert!(source.next(now).is_some() && source.next(now).is_some());
@@ -279,7 +284,7 @@ mod tests {
         let mut source = Source::Closed(ClosedLoop::new(1, None, 5));
         let mut started = 0;
         while source.next(now).is_some() {
-            source.refilled(false);
+            source.refill_succeeded(false);
             source.connection_ended(true, false, now);
             started += 1;
         }
@@ -298,13 +303,13 @@ mod tests {
             now += FAILURE_PAUSE;
         }
         assert!(source.next(now).is_some() && !source.has_given_up());
-        source.refilled(true);
+        source.refill_succeeded(true);
         source.connection_ended(true, true, now);
         assert!(!source.is_finished(now) && source.is_finished(end));
     }
 
     #[test]
-    fn a_number_of_connections_ends_if_the_server_never_comes_back() {
+    fn a_limited_number_of_connections_ends_even_if_the_server_never_comes_back() {
         let now = Instant::now();
         let mut source = Source::Closed(ClosedLoop::new(5, None, 5));
         for _ in 0..5 {
@@ -320,7 +325,7 @@ mod tests {
         let mut source = Source::Closed(ClosedLoop::new(1, None, 5));
         assert!(source.next(now).is_some());
         source.stop(now);
-        source.refilled(true);
+        source.refill_succeeded(true);
         source.connection_ended(true, true, now);
         assert!(source.next(now).is_none() && source.is_finished(now));
     }

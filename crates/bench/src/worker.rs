@@ -18,7 +18,7 @@ pub(crate) struct WorkerState<'a, T> {
     pub(crate) config: &'a LoadConfig,
     counts: &'a Mutex<Counts>,
     stop: &'a AtomicBool,
-    /// By index of the address.
+    /// Indexed like `config.addresses`.
     tickets: Vec<Tickets<T>>,
     next_address: usize,
     window_end: Option<Instant>,
@@ -29,9 +29,9 @@ pub(crate) struct WorkerState<'a, T> {
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Opened before the run, for tickets.
+    /// Opened before the run, to check the server and collect tickets.
     WarmUp,
-    /// Opened during the run for tickets, because none was left.
+    /// Opened during the run to fetch tickets, because none was left.
     Refill,
     Measured,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Assignment<T> {
 
 /// An event loop that starts the connections of a [`Source`] and drives them to their end.
 pub(crate) trait Worker<'a> {
-    /// What resumes its connections.
+    /// What this transport needs to resume a connection.
     type Ticket: Ticket;
 
     /// The state of this thread.
@@ -104,7 +104,7 @@ pub(crate) trait Worker<'a> {
 
     /// Opens this many connections to collect tickets.
     fn fetch_tickets(&mut self, address: usize, connections: usize) -> Result<(), LoadError> {
-        self.drive(&mut Source::WarmUp { address, left: connections, open: 0 })
+        self.drive(&mut Source::WarmUp { address, remaining: connections, open: 0 })
     }
 }
 
@@ -170,13 +170,13 @@ impl<'a, T: Ticket> WorkerState<'a, T> {
         source: &mut Source,
     ) {
         let succeeded = result.is_ok();
-        let has_tickets = self.tickets[address].put(tickets);
+        let received_tickets = self.tickets[address].put(tickets);
         let now = Instant::now();
         self.record_result(role, result, now);
         if role == Role::Refill && succeeded {
-            source.refilled(has_tickets);
+            source.refill_succeeded(received_tickets);
         }
-        source.connection_ended(succeeded, has_tickets, now);
+        source.connection_ended(succeeded, received_tickets, now);
     }
 
     fn record_result(&mut self, role: Role, result: Result<Finished, Failure>, now: Instant) {
@@ -204,7 +204,7 @@ impl<'a, T: Ticket> WorkerState<'a, T> {
     }
 }
 
-/// What resumes a connection.
+/// What a transport needs to resume a connection.
 pub(crate) trait Ticket: Clone {
     /// Whether the ticket may be used only once (RFC 8446 appendix C.4).
     fn single_use(&self) -> bool;

@@ -28,9 +28,9 @@ pub struct WindowId(String);
 
 impl Browser {
     /// Starts a browser with the profile in this directory, which is created if it is empty. Waits until
-    /// the browser accepts commands. A browser that ends, or is not ready within
-    /// [`COMMAND_TIMEOUT`](crate::COMMAND_TIMEOUT) and is killed, is started once more; if the directory
-    /// was empty, with another new profile.
+    /// the browser accepts commands. If the browser ends, or is killed because it is not ready within
+    /// [`COMMAND_TIMEOUT`](crate::COMMAND_TIMEOUT), it is started once more, with another new profile if
+    /// the directory was empty.
     ///
     /// # Errors
     /// If the browser cannot be started, or is not ready the second time either.
@@ -174,8 +174,8 @@ impl Browser {
     }
 }
 
-/// Opens a browser, and once more if the first one did not become ready. That was seen with one start
-/// of Firefox in some hundreds, without an error. What it left in a new profile is removed; if that
+/// Opens a browser, and retries once if it does not become ready: about one start of Firefox in
+/// several hundred hangs without an error. Before the retry, a new profile is emptied; if that
 /// fails, the first error is returned.
 fn open_or_retry<T>(
     profile: &Path,
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_start_that_fails_is_tried_once_more_and_what_is_missing_is_not() {
+    fn a_failed_start_is_retried_once_unless_the_browser_is_missing() {
         let directory = TempDir::new().unwrap();
         let hang = || BrowserError::TimedOut {
             browser: BrowserKind::Firefox,
@@ -237,9 +237,9 @@ mod tests {
             log: String::new(),
         };
         let open_with = |outcomes: Vec<Result<(), BrowserError>>| {
-            let mut left = outcomes.into_iter();
-            let opened = open_or_retry(directory.path(), || left.next().unwrap());
-            (opened, left.len())
+            let mut outcomes = outcomes.into_iter();
+            let opened = open_or_retry(directory.path(), || outcomes.next().unwrap());
+            (opened, outcomes.len())
         };
         assert!(matches!(open_with(vec![Err(hang()), Ok(())]), (Ok(()), 0)));
         let exit = || BrowserError::Exited {
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_start_has_a_new_profile_unless_there_was_one_before() {
+    fn a_retry_has_a_new_profile_unless_one_existed_before() {
         let directory = TempDir::new().unwrap();
         for (name, expected) in [("new", 1), ("used", 3)] {
             let profile = directory.path().join(name);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_profile_keeps_its_directory_and_what_cannot_be_emptied_is_not_started_again() {
+    fn a_retry_keeps_the_profile_directory_and_needs_it_to_be_emptied() {
         let directory = TempDir::new().unwrap();
         let profile = directory.path().join("profile");
         let exited = || BrowserError::Exited {

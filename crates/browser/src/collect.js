@@ -1,4 +1,4 @@
-// Run in a page after its load event; comes to what it says of its navigation.
+// Runs in a page after its load event, and returns the timings of the navigation and its resources.
 (async () => {
   const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
   const frame = () => Promise.race([new Promise(requestAnimationFrame), sleep(100)]);
@@ -8,18 +8,18 @@
   if (types.includes(kind)) {
     const observer = new PerformanceObserver((list) => paints.push(...list.getEntries()));
     observer.observe({ type: kind, buffered: true });
-    // What is in the page is painted within two frames; the entry comes when the frame was shown.
+    // The content is painted within two frames; the entry follows when the frame has been shown.
     await frame();
     await frame();
     const end = performance.now() + (document.body?.childElementCount ? 300 : 50);
-    for (let seen = -1; performance.now() < end; seen = paints.length) {
+    for (let previous = -1; performance.now() < end; previous = paints.length) {
       paints.push(...observer.takeRecords());
-      if (paints.length && paints.length === seen) break;
+      if (paints.length && paints.length === previous) break;
       await sleep(50);
     }
     observer.disconnect();
   }
-  const fetched = (entry) => ({
+  const timings = (entry) => ({
     name: entry.name,
     initiatorType: entry.initiatorType,
     startTime: entry.startTime,
@@ -38,19 +38,19 @@
     encodedBodySize: entry.encodedBodySize,
   });
   const page = performance.getEntriesByType("navigation")[0];
-  // A browser may name an icon that it was kept from asking for.
+  // A browser may list the icon although its request was blocked.
   const icon = new URL("/favicon.ico", location.href).href;
   const resources = performance.getEntriesByType("resource");
   const paint = (name) => performance.getEntriesByName(name)[0]?.startTime ?? null;
   return {
     origin: performance.timeOrigin,
-    page: fetched(page),
+    page: timings(page),
     domInteractive: page.domInteractive,
     domContentLoaded: page.domContentLoadedEventEnd,
     loadEvent: page.loadEventStart,
     loadEventEnd: page.loadEventEnd,
     kind: page.type,
-    resources: resources.filter((entry) => entry.name !== icon).map(fetched),
+    resources: resources.filter((entry) => entry.name !== icon).map(timings),
     firstPaint: paint("first-paint"),
     firstContentfulPaint: paint("first-contentful-paint"),
     largestContentfulPaint: paints.at(-1)?.startTime ?? null,

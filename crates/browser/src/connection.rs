@@ -21,8 +21,8 @@ pub(crate) struct Connection {
     kind: BrowserKind,
     process: Box<dyn BrowserProcess>,
     transport: Option<Box<dyn Transport>>,
-    commands: CommandQueue,
-    /// The file with its standard error.
+    codec: MessageCodec,
+    /// The file with the browser's standard error.
     log: PathBuf,
 }
 
@@ -31,13 +31,13 @@ pub(crate) struct Connection {
 pub(crate) struct Step<'a> {
     name: &'a str,
     timeout: Duration,
-    end: Instant,
+    deadline: Instant,
 }
 
 impl<'a> Step<'a> {
     /// Starts a step with a timeout. The name completes a sentence after "did not".
     pub(crate) fn start(name: &'a str, timeout: Duration) -> Self {
-        Self { name, timeout, end: Instant::now() + timeout }
+        Self { name, timeout, deadline: Instant::now() + timeout }
     }
 
     /// The name of the step.
@@ -45,15 +45,15 @@ impl<'a> Step<'a> {
         self.name
     }
 
-    /// The time left.
-    pub(crate) fn left(&self) -> Duration {
-        self.end.saturating_duration_since(Instant::now())
+    /// The time until the deadline.
+    pub(crate) fn remaining(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
     }
 }
 
 impl Connection {
     pub(crate) fn new(kind: BrowserKind, process: Box<dyn BrowserProcess>, log: PathBuf) -> Self {
-        Self { kind, process, transport: None, commands: CommandQueue::default(), log }
+        Self { kind, process, transport: None, codec: MessageCodec::default(), log }
     }
 
     /// Sets the transport for commands.
@@ -110,9 +110,9 @@ impl Connection {
         session: Option<&str>,
         step: Step<'_>,
     ) -> Result<u64, BrowserError> {
-        let (id, text) = self.commands.command(method, parameters, session);
+        let (id, text) = self.codec.encode(method, parameters, session);
         match transport(&mut self.transport)
-            .and_then(|transport| transport.send(&text, step.left()))
+            .and_then(|transport| transport.send(&text, step.remaining()))
         {
             Ok(()) => Ok(id),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(self.timed_out(step)),
@@ -125,9 +125,11 @@ impl Connection {
         &mut self,
         step: Step<'_>,
     ) -> Result<Option<(u64, Outcome)>, BrowserError> {
-        match transport(&mut self.transport).and_then(|transport| transport.receive(step.left())) {
+        match transport(&mut self.transport)
+            .and_then(|transport| transport.receive(step.remaining()))
+        {
             Ok(Some(message)) => self
-                .commands
+                .codec
                 .parse(&message)
                 .map_err(|reason| self.invalid_response(step.name, reason)),
             Ok(None) => Err(self.timed_out(step)),
@@ -135,15 +137,15 @@ impl Connection {
         }
     }
 
-    /// Waits for an event that matches. Drops other events.
+    /// Waits for the first event for which `select` returns a value. Drops earlier events.
     pub(crate) fn event<T>(
         &mut self,
         step: Step<'_>,
-        mut wanted: impl FnMut(&Event) -> Option<T>,
+        mut select: impl FnMut(&Event) -> Option<T>,
     ) -> Result<T, BrowserError> {
         loop {
-            while let Some(event) = self.commands.event() {
-                if let Some(found) = wanted(&event) {
+            while let Some(event) = self.codec.next_event() {
+                if let Some(found) = select(&event) {
                     return Ok(found);
                 }
             }
@@ -153,12 +155,12 @@ impl Connection {
 
     /// Returns the next queued event.
     pub(crate) fn queued_event(&mut self) -> Option<Event> {
-        self.commands.event()
+        self.codec.next_event()
     }
 
     /// Drops all queued events.
     pub(crate) fn drop_events(&mut self) {
-        self.commands.clear();
+        self.codec.clear();
     }
 
     /// Waits for the process to end, and kills it after the timeout.
@@ -213,7 +215,7 @@ fn transport(
     transport.as_deref_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
 }
 
-/// The last line of its log, as the end of a sentence.
+/// The last line of a log, as the end of a sentence.
 pub(crate) fn last_log_line(log: &std::path::Path) -> String {
     let text = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -225,10 +227,10 @@ pub(crate) fn last_log_line(log: &std::path::Path) -> String {
     }
 }
 
-/// Numbers commands, and separates responses from events.
+/// Encodes and numbers commands. Separates responses from events, which it queues.
 #[derive(Debug, Default)]
-pub(crate) struct CommandQueue {
-    last: u64,
+pub(crate) struct MessageCodec {
+    last_id: u64,
     events: VecDeque<Event>,
 }
 
@@ -246,20 +248,20 @@ pub(crate) struct Event {
 /// The result in a response, or its error message.
 pub(crate) type Outcome = Result<Value, String>;
 
-impl CommandQueue {
+impl MessageCodec {
     /// Encodes a command. Returns its number and its text.
-    pub(crate) fn command(
+    pub(crate) fn encode(
         &mut self,
         method: &str,
         parameters: Value,
         session: Option<&str>,
     ) -> (u64, String) {
-        self.last += 1;
-        let mut command = json!({ "id": self.last, "method": method, "params": parameters });
+        self.last_id += 1;
+        let mut command = json!({ "id": self.last_id, "method": method, "params": parameters });
         if let Some(session) = session {
             command["sessionId"] = json!(session);
         }
-        (self.last, command.to_string())
+        (self.last_id, command.to_string())
     }
 
     /// Parses a message. Returns the number and outcome of a response, and queues an event.
@@ -291,7 +293,7 @@ impl CommandQueue {
     }
 
     /// Takes the oldest event.
-    pub(crate) fn event(&mut self) -> Option<Event> {
+    pub(crate) fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
@@ -316,7 +318,7 @@ fn outcome(message: &mut Value) -> Outcome {
     }
 }
 
-/// Limits the memory that a page can cost.
+/// Limits the memory for the events of a page.
 const MAX_EVENTS: usize = 10_000;
 
 #[cfg(test)]
@@ -325,53 +327,53 @@ mod tests {
 
     #[test]
     fn commands_are_numbered_and_responses_have_their_number() {
-        let mut commands = CommandQueue::default();
-        let (first, text) = commands.command("Page.enable", json!({}), Some("S"));
+        let mut codec = MessageCodec::default();
+        let (first, text) = codec.encode("Page.enable", json!({}), Some("S"));
         let sent: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(sent, json!({"id":1,"method":"Page.enable","params":{},"sessionId":"S"}));
-        let (second, text) = commands.command("session.status", json!({}), None);
+        let (second, text) = codec.encode("session.status", json!({}), None);
         assert!(!text.contains("sessionId"));
         assert_eq!((first, second), (1, 2));
 
-        let response = commands.parse(br#"{"id":2,"result":{"ready":true}}"#).unwrap();
+        let response = codec.parse(br#"{"id":2,"result":{"ready":true}}"#).unwrap();
         assert_eq!(response, Some((2, Ok(json!({"ready":true})))));
     }
 
     #[test]
-    fn errors_of_both_protocols_have_a_reason() {
-        let mut commands = CommandQueue::default();
+    fn error_responses_of_both_protocols_are_parsed() {
+        let mut codec = MessageCodec::default();
         let cdp = br#"{"id":1,"error":{"code":-32601,"message":"'X' wasn't found","data":"so"}}"#;
-        let (_, outcome) = commands.parse(cdp).unwrap().unwrap();
+        let (_, outcome) = codec.parse(cdp).unwrap().unwrap();
         assert_eq!(outcome.unwrap_err(), "'X' wasn't found (so)");
         let bidi = br#"{"type":"error","id":4,"error":"no such frame","message":"gone"}"#;
-        let (_, outcome) = commands.parse(bidi).unwrap().unwrap();
+        let (_, outcome) = codec.parse(bidi).unwrap().unwrap();
         assert_eq!(outcome.unwrap_err(), "no such frame: gone");
     }
 
     #[test]
-    fn events_keep_their_order_and_their_page() {
-        let mut commands = CommandQueue::default();
+    fn events_keep_their_order_and_their_session() {
+        let mut codec = MessageCodec::default();
         for name in ["a", "b"] {
             let event = json!({"method": name, "params": {"n": 1}, "sessionId": "S"}).to_string();
-            assert_eq!(commands.parse(event.as_bytes()), Ok(None));
+            assert_eq!(codec.parse(event.as_bytes()), Ok(None));
         }
-        let event = commands.event().unwrap();
+        let event = codec.next_event().unwrap();
         assert_eq!((event.method.as_str(), event.session.as_deref()), ("a", Some("S")));
-        assert_eq!(commands.event().unwrap().method, "b");
-        assert_eq!(commands.event(), None);
+        assert_eq!(codec.next_event().unwrap().method, "b");
+        assert_eq!(codec.next_event(), None);
     }
 
     #[test]
     fn invalid_messages_are_refused_and_events_are_limited() {
-        let mut commands = CommandQueue::default();
+        let mut codec = MessageCodec::default();
         for message in
             [&b""[..], b"{", b"[]", b"null", b"{\"id\":-1}", b"\xff\xfe", b"{\"method\":1}"]
         {
-            assert!(commands.parse(message).is_err(), "{message:?}");
+            assert!(codec.parse(message).is_err(), "{message:?}");
         }
         for _ in 0..MAX_EVENTS + 10 {
-            commands.parse(br#"{"method":"m"}"#).unwrap();
+            codec.parse(br#"{"method":"m"}"#).unwrap();
         }
-        assert_eq!(commands.events.len(), MAX_EVENTS);
+        assert_eq!(codec.events.len(), MAX_EVENTS);
     }
 }

@@ -53,7 +53,7 @@ pub struct LocalMachine;
 impl Environment for LocalMachine {
     fn start(&self, mut command: Command) -> io::Result<Box<dyn BrowserProcess>> {
         let child = command.process_group(0).spawn()?;
-        Ok(Box::new(Group { child, reaped: false }))
+        Ok(Box::new(ProcessGroup { child, reaped: false }))
     }
 
     fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
@@ -62,12 +62,12 @@ impl Environment for LocalMachine {
 }
 
 /// A child that leads a process group.
-struct Group {
+struct ProcessGroup {
     child: Child,
     reaped: bool,
 }
 
-impl BrowserProcess for Group {
+impl BrowserProcess for ProcessGroup {
     fn stdin(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
     }
@@ -84,7 +84,7 @@ impl BrowserProcess for Group {
         if self.reaped {
             return Ok(true);
         }
-        // The process is not reaped, so that its id stays the id of the group until that is killed.
+        // The process is not reaped, so that no other process gets its id before the group is killed.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         Ok(waitid(WaitId::Pid(Pid::from_child(&self.child)), options)?.is_some())
     }
@@ -99,7 +99,7 @@ impl BrowserProcess for Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         // A failure cannot be reported here.
         let _ = self.kill();

@@ -136,7 +136,7 @@ pub enum BrowserError {
 }
 
 impl BrowserError {
-    /// Adds the command of the protocol that had no response in time.
+    /// Adds the command that the browser did not respond to.
     pub(crate) fn during(mut self, method: &str) -> Self {
         if let Self::TimedOut { command, .. } = &mut self {
             *command = format!("; it did not respond to {method}");

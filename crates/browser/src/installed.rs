@@ -129,8 +129,8 @@ impl Installed {
 /// Returns the first line that a program prints for `--version`, and kills it.
 fn version_line(program: &Path) -> Result<String, BrowserError> {
     let fail = |source| BrowserError::Start { program: program.to_owned(), source };
-    // Into a file, without a thread that reads: the lab enters namespaces afterwards, which the kernel
-    // refuses while a thread is still ending.
+    // The output goes to a file, so that no thread has to read it: the lab enters namespaces
+    // afterwards, which the kernel refuses while a thread is still ending.
     let mut output = tempfile::tempfile().map_err(fail)?;
     let mut command = Command::new(program);
     command.arg("--version").stdin(Stdio::null()).stderr(Stdio::null());
@@ -151,7 +151,7 @@ fn version_line(program: &Path) -> Result<String, BrowserError> {
     Ok(text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default().to_owned())
 }
 
-/// Removes Debian's addition about the build.
+/// Removes the build information that Debian appends.
 fn short_version(version: &str) -> String {
     version.split(" built on ").next().unwrap_or(version).trim().to_owned()
 }

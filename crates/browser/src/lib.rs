@@ -34,18 +34,20 @@
 //!   query HTTPS records, and without `MOZ_REMOTE_SETTINGS_DEVTOOLS` a preference cannot change its
 //!   settings server. Names that are not in [`Settings::hosts`] go to a proxy that does not exist
 //!   (Firefox) or are not resolved (Chromium).
-//! - **Names.** Firefox's preference for addresses (`network.dns.forceResolve`) has one address for
-//!   all names. A service for its own tests has more; it needs `--remote-allow-system-access`.
+//! - **Names.** Firefox's preference for addresses (`network.dns.forceResolve`) allows one address for
+//!   all names. A service for Firefox's own tests allows one for each name, and needs
+//!   `--remote-allow-system-access`.
 //! - **Trust.** Certificates go into NSS's database, also for Chromium. A server's self-signed
 //!   certificate works like an authority's. Over QUIC, Chromium requires a root that it was shipped
 //!   with, except for hosts in `--origin-to-force-quic-on`. The exception is per host, but forced QUIC
 //!   is per port: so each host is listed there with port 1, and advertised HTTP/3 works.
 //!   `--ignore-certificate-errors-spki-list` does not have this effect.
-//! - **HTTP/3 from the first request.** Firefox uses its list of HTTP/3 servers only after reading it,
-//!   which it starts at its first request. So [`Browser::open`] makes it send one to its loopback.
+//! - **HTTP/3 from the first request.** Firefox starts to load its list of HTTP/3 servers at its first
+//!   request, and cannot use the list before. So [`Browser::open`] makes Firefox send a request to
+//!   loopback.
 //! - **Early data.** In Chromium it is a feature over TCP (`EnableTLS13EarlyData`, off by default), and
-//!   a field trial parameter over QUIC (`disable_tls_zero_rtt`, not set). It resumes without it too.
-//!   Without early data, Firefox resumes over TCP, but not over QUIC.
+//!   a field trial parameter over QUIC (`disable_tls_zero_rtt`, not set). With early data disabled,
+//!   Chromium still resumes sessions; Firefox resumes over TCP, but not over QUIC.
 //! - **X25519MLKEM768.** Both offer it. It can be disabled in Firefox, but not in Chromium.
 //! - **Return visits** need the connections of the previous visit to be closed.
 //!   [`Browser::close_connections`] closes those over TCP and QUIC and keeps sessions: Chromium by the
@@ -53,9 +55,9 @@
 //!   visits had no hang, and took 0.2 s each on a busy machine with two cores.
 //! - **New profiles.** A start takes about 1 s (Chromium) or 3.5 s (Firefox; 2.5 s with an existing
 //!   profile). A private window of Chromium and a container of Firefox ([`Window::Private`]) have no
-//!   state either, and need no start. Memory: about 140 and 310 MB.
+//!   state either, and do not need a new browser process. Memory: about 140 and 310 MB.
 //! - **Cache.** It is disabled by the driver (Chromium, which then sends `Cache-Control: no-cache`) and
-//!   by preferences (Firefox). Disabled by WebDriver BiDi, Firefox treats each visit as a forced
+//!   by preferences (Firefox). If WebDriver BiDi disables it, Firefox treats each visit as a forced
 //!   reload, which closes connections.
 //! - **Clocks.** Firefox has microseconds without `privacy.reduceTimerPrecision`. Chromium has tenths of
 //!   a millisecond, and paints in steps of frames.

@@ -34,8 +34,8 @@ impl ProfileDirectory {
         Ok(Self { root })
     }
 
-    pub(crate) fn path(&self, below: &str) -> PathBuf {
-        self.root.join(below)
+    pub(crate) fn path(&self, relative: &str) -> PathBuf {
+        self.root.join(relative)
     }
 
     /// The file with the standard error of the browser.
@@ -59,8 +59,8 @@ impl ProfileDirectory {
         command
     }
 
-    /// The program with a screen, in this directory.
-    pub(crate) fn plain(&self, program: &Path, settings: &Settings) -> Command {
+    /// A command that starts the program on the user's screen, with its files in this directory.
+    pub(crate) fn interactive_command(&self, program: &Path, settings: &Settings) -> Command {
         let mut command = Command::new(program);
         self.set_environment(&mut command, settings);
         command
@@ -117,11 +117,11 @@ pub(crate) fn add_certificates(
             .map_err(|error| fail(format!("cannot read {}: {error}", path.display())))?;
         for (index, certificate) in certificates(&pem).iter().enumerate() {
             let name = format!("firstflight {file}.{index}");
-            let single = directory.join("firstflight-trust.der");
-            fs::write(&single, certificate).map_err(|error| fail(error.to_string()))?;
-            let single = single.display().to_string();
+            let der_file = directory.join("firstflight-trust.der");
+            fs::write(&der_file, certificate).map_err(|error| fail(error.to_string()))?;
+            let der_file = der_file.display().to_string();
             // P: a trusted server certificate. C: a trusted authority for servers.
-            certutil(&["-A", "-d", &database, "-n", &name, "-t", "CP,,", "-i", &single])
+            certutil(&["-A", "-d", &database, "-n", &name, "-t", "CP,,", "-i", &der_file])
                 .map_err(fail)?;
         }
     }

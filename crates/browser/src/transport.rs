@@ -19,7 +19,7 @@ pub(crate) trait Transport: Send {
     /// Sends a message.
     ///
     /// # Errors
-    /// `WouldBlock` if the browser has not taken all of it after the timeout.
+    /// `WouldBlock` if the browser has not read the whole message after the timeout.
     fn send(&mut self, message: &str, timeout: Duration) -> io::Result<()>;
 
     /// Receives the next message. Returns `None` after the timeout.
@@ -54,14 +54,14 @@ impl Pipes {
 
 impl Transport for Pipes {
     fn send(&mut self, message: &str, timeout: Duration) -> io::Result<()> {
-        let end = Instant::now() + timeout;
+        let deadline = Instant::now() + timeout;
         let bytes = [message.as_bytes(), &[0]].concat();
-        let mut left = &bytes[..];
-        while !left.is_empty() {
-            match self.commands.write(left) {
-                Ok(written) => left = &left[written..],
+        let mut remaining = &bytes[..];
+        while !remaining.is_empty() {
+            match self.commands.write(remaining) {
+                Ok(written) => remaining = &remaining[written..],
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    await_writable(&self.commands, end)?;
+                    await_writable(&self.commands, deadline)?;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -82,18 +82,18 @@ impl Transport for Pipes {
 /// Waits until a pipe can be written to.
 ///
 /// # Errors
-/// `WouldBlock` at `end`.
-fn await_writable(pipe: &ChildStdin, end: Instant) -> io::Result<()> {
-    let left = end.saturating_duration_since(Instant::now());
-    let left = Timespec::try_from(left).map_err(io::Error::other)?;
-    match poll(&mut [PollFd::new(pipe, PollFlags::OUT)], Some(&left)) {
+/// `WouldBlock` at the deadline.
+fn await_writable(pipe: &ChildStdin, deadline: Instant) -> io::Result<()> {
+    let remaining = deadline.saturating_duration_since(Instant::now());
+    let remaining = Timespec::try_from(remaining).map_err(io::Error::other)?;
+    match poll(&mut [PollFd::new(pipe, PollFlags::OUT)], Some(&remaining)) {
         Ok(0) => Err(ErrorKind::WouldBlock.into()),
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Reads the next message. Returns `None` at the end, also after an incomplete message.
+/// Reads the next message. Returns `None` at the end of the stream, also after an incomplete message.
 fn read_message(responses: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     let mut message = Vec::new();
     responses.take(MAX_MESSAGE_BYTES as u64).read_until(0, &mut message)?;
@@ -122,7 +122,7 @@ impl Socket {
         let url = format!("ws://{address}{path}");
         match tungstenite::client::client_with_config(url, stream, Some(config)) {
             Ok((socket, _)) => Ok(Self(socket)),
-            Err(HandshakeError::Failure(error)) => Err(failure(error)),
+            Err(HandshakeError::Failure(error)) => Err(to_io_error(error)),
             Err(HandshakeError::Interrupted(_)) => Err(ErrorKind::WouldBlock.into()),
         }
     }
@@ -131,19 +131,19 @@ impl Socket {
 impl Transport for Socket {
     fn send(&mut self, message: &str, timeout: Duration) -> io::Result<()> {
         self.0.get_ref().set_write_timeout(Some(timeout.max(MIN_TIMEOUT)))?;
-        self.0.send(Message::text(message)).map_err(failure)
+        self.0.send(Message::text(message)).map_err(to_io_error)
     }
 
     fn receive(&mut self, timeout: Duration) -> io::Result<Option<Vec<u8>>> {
-        let end = Instant::now() + timeout;
+        let deadline = Instant::now() + timeout;
         loop {
-            let left = end.saturating_duration_since(Instant::now());
-            self.0.get_ref().set_read_timeout(Some(left.max(MIN_TIMEOUT)))?;
-            match self.0.read().map_err(failure) {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            self.0.get_ref().set_read_timeout(Some(remaining.max(MIN_TIMEOUT)))?;
+            match self.0.read().map_err(to_io_error) {
                 Ok(Message::Text(text)) => return Ok(Some(text.as_bytes().to_vec())),
                 Ok(_) => {}
                 Err(error) if is_timeout(&error) => {
-                    if Instant::now() >= end {
+                    if Instant::now() >= deadline {
                         return Ok(None);
                     }
                 }
@@ -157,14 +157,14 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-fn failure(error: Error) -> io::Error {
+fn to_io_error(error: Error) -> io::Error {
     match error {
         Error::Io(error) => error,
         other => io::Error::new(ErrorKind::ConnectionAborted, other),
     }
 }
 
-/// A timeout of zero would mean none.
+/// Sockets do not accept a timeout of zero.
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// Larger than any screenshot.
@@ -182,15 +182,15 @@ mod tests {
         command.spawn().unwrap()
     }
 
-    /// Longer than a pipe.
-    const LONG: usize = 1 << 20;
+    /// More than the capacity of a pipe.
+    const MESSAGE_BYTES: usize = 1 << 20;
 
     #[test]
     fn a_message_that_is_longer_than_the_pipe_arrives_whole() {
         let mut echo = piped("cat", "-");
         let (commands, responses) = (echo.stdin.take().unwrap(), echo.stdout.take().unwrap());
         let mut pipes = Pipes::new(commands, Box::new(responses)).unwrap();
-        let message = "x".repeat(LONG);
+        let message = "x".repeat(MESSAGE_BYTES);
         let timeout = Duration::from_secs(60);
         pipes.send(&message, timeout).unwrap();
         assert_eq!(pipes.receive(timeout).unwrap().unwrap(), message.as_bytes());
@@ -203,7 +203,7 @@ mod tests {
         let mut silent = piped("sleep", "4711");
         let commands = silent.stdin.take().unwrap();
         let mut pipes = Pipes::new(commands, Box::new(io::empty())).unwrap();
-        let sent = pipes.send(&"x".repeat(LONG), Duration::from_millis(10));
+        let sent = pipes.send(&"x".repeat(MESSAGE_BYTES), Duration::from_millis(10));
         silent.kill().unwrap();
         silent.wait().unwrap();
         assert_eq!(sent.unwrap_err().kind(), ErrorKind::WouldBlock);

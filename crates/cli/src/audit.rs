@@ -1,4 +1,4 @@
-//! `firstflight audit`: replays early data at a server that one may test.
+//! `firstflight audit`: replays early data at a server that the user may test.
 
 use std::fs::File;
 use std::io::{self, BufWriter};
@@ -29,7 +29,7 @@ use crate::results::{check_writable, write};
 /// the server cannot be audited. Takes three to six minutes; --check selects less.
 #[derive(Args)]
 pub(crate) struct AuditArgs {
-    /// The URL: https://HOST[:PORT]/PATH. Each request has a query of its own.
+    /// The URL: https://HOST[:PORT]/PATH. Each request gets a unique query.
     #[arg(required_unless_present_any = ["explain", "checklist", "serve_witness"])]
     url: Option<String>,
 
@@ -70,13 +70,13 @@ pub(crate) struct AuditArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     delay: Vec<Duration>,
 
-    /// Also find out how long ticket keys live, at 24 points of this time, such as 24h: the check
-    /// `key-life`.
+    /// Also run the check `key-life`: for this time, such as 24h, test 24 times whether old tickets
+    /// are still accepted.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     watch: Option<Duration>,
 
-    /// What the server is, for the remedies: nginx, haproxy, envoy, caddy, h2o or firstflight. Default:
-    /// what it is recognised as.
+    /// Server software, for the remedies: nginx, haproxy, envoy, caddy, h2o or firstflight.
+    /// Default: detected from its responses.
     #[arg(long, value_name = "NAME", value_parser = software)]
     software: Option<Software>,
 
@@ -164,7 +164,7 @@ pub(crate) fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
         target.scheme() == Scheme::Https,
         "{url} is not an https:// URL; give one, as first flights of TLS are replayed"
     );
-    // Nothing is looked up for a server that one may not test.
+    // Checked before the host is resolved: without permission there is not even a DNS query.
     let mut resolver = Resolver::default();
     args.resolve.iter().try_for_each(|entry| resolver.add_override(entry))?;
     let overridden = resolver.has_override(target.host(), target.port());
@@ -183,7 +183,7 @@ pub(crate) fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
             address.ip()
         );
     }
-    // An audit takes minutes, and executes requests.
+    // Checked now, because an audit takes minutes and executes requests.
     for path in [&args.html, &args.sarif, &args.junit].into_iter().flatten() {
         check_writable(path)?;
     }
@@ -192,16 +192,17 @@ pub(crate) fn run(args: AuditArgs) -> anyhow::Result<ExitCode> {
         true => out!("{}", json::render(&report)),
         false => out!("{}", text::render(&report)),
     }
-    for (path, made) in [
+    for (path, content) in [
         (&args.html, html::render(&report)),
         (&args.sarif, sarif::render(&report)),
         (&args.junit, junit::render(&report, args.fail_on.verdict().unwrap_or(Verdict::Fail))),
     ] {
         if let Some(path) = path {
-            write(path, &made)?;
+            write(path, &content)?;
         }
     }
-    let fails = args.fail_on.verdict().zip(report.worst()).is_some_and(|(on, worst)| worst <= on);
+    let fails =
+        args.fail_on.verdict().zip(report.worst()).is_some_and(|(limit, worst)| worst <= limit);
     Ok(if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -223,7 +224,7 @@ fn report(args: &AuditArgs, target: &Target, addresses: &[SocketAddr]) -> anyhow
     let mut capture = match &args.capture {
         None => None,
         Some(path) => {
-            // It has secrets.
+            // The file contains TLS secrets.
             let mut options = File::options();
             options.write(true).create(true).truncate(true).mode(0o600);
             let capture = options.open(path).and_then(|file| {
@@ -261,7 +262,7 @@ fn report(args: &AuditArgs, target: &Target, addresses: &[SocketAddr]) -> anyhow
     report.with_context(|| format!("cannot audit {} at {audited}", target.as_str()))
 }
 
-/// Logs long waits.
+/// A target that logs long waits.
 struct LoggedWaits<T>(T);
 
 impl<T: AuditTarget> AuditTarget for LoggedWaits<T> {
@@ -292,7 +293,7 @@ impl<T: AuditTarget> AuditTarget for LoggedWaits<T> {
 /// Shorter waits are not logged.
 const MIN_LOGGED_WAIT: Duration = Duration::from_secs(2);
 
-/// Whether a host is this machine without a look-up.
+/// Whether a host is `localhost` or a loopback address. Does not resolve it.
 fn is_loopback(host: &str) -> bool {
     let literal = host.trim_matches(['[', ']']).parse::<IpAddr>();
     literal.map_or(host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())

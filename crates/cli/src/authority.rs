@@ -84,9 +84,10 @@ pub(crate) fn run(args: AuthorityArgs) -> anyhow::Result<ExitCode> {
             show(Authority::open(&directory, now)?.as_ref(), &directory, args.json)
         }
         AuthorityCommand::Trust(StoreArgs { only, dry_run }) => {
-            let places = selected_stores(&only);
-            if places.is_empty() && !only.is_empty() {
-                // Creates no authority. Without --only, `fetch` and `bench` trust it anyway.
+            let stores = selected_stores(&only);
+            if stores.is_empty() && !only.is_empty() {
+                // Nothing would use an authority, so none is created. Without --only it is: `fetch`
+                // and `bench` trust it.
                 return Ok(conclude(&[], &only, TRUSTED_TEXTS, args.json));
             }
             let authority = match dry_run {
@@ -98,8 +99,8 @@ pub(crate) fn run(args: AuthorityArgs) -> anyhow::Result<ExitCode> {
                 })?,
             };
             let (name, certificate) = (authority.name(), authority.certificate());
-            let trust = |place: &TrustStore| trust_stores::trust(place, name, certificate);
-            let results = change(places, dry_run, trust);
+            let trust = |store: &TrustStore| trust_stores::trust(store, name, certificate);
+            let results = change(stores, dry_run, trust);
             Ok(conclude(&results, &only, TRUSTED_TEXTS, args.json))
         }
         AuthorityCommand::Untrust { stores: StoreArgs { only, dry_run }, all } => {
@@ -128,8 +129,8 @@ pub(crate) fn run(args: AuthorityArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// What `fetch` and `bench` trust by default: the system's authorities, and this user's development
-/// authority unless `system_only` is set or there is none. One that cannot be used is reported in
-/// the second value.
+/// authority unless `system_only` is set or there is none. The second value says why an existing
+/// one cannot be used.
 pub(crate) fn default_trust(system_only: bool) -> (Trust, Option<String>) {
     if system_only {
         return (Trust::System, None);
@@ -147,31 +148,31 @@ pub(crate) fn default_trust(system_only: bool) -> (Trust, Option<String>) {
 
 /// Removes the authority in `directory` from the stores, or with `all` those of all users.
 fn untrust(
-    places: Vec<TrustStore>,
+    stores: Vec<TrustStore>,
     dry_run: bool,
     directory: &Path,
     all: bool,
 ) -> Vec<StoreResult> {
-    // Also of an authority that may not be used: the errors recommend to remove it.
+    // Works for an unusable authority, too: the errors about it recommend removing it.
     let name = name_in(directory);
     let selection = match name.as_deref() {
         _ if all => Selection::All,
         Some(name) => Selection::Name(name),
         None => Selection::Unknown,
     };
-    change(places, dry_run, |place| trust_stores::untrust(place, selection))
+    change(stores, dry_run, |store| trust_stores::untrust(store, selection))
 }
 
 /// The stores of this machine and user that `--only` selects.
 fn selected_stores(only: &[Store]) -> Vec<TrustStore> {
-    let mut places = trust_stores::find_stores(&SearchPaths::from_environment());
-    places.retain(|place| only.is_empty() || only.contains(&store_of(place.kind)));
-    places
+    let mut stores = trust_stores::find_stores(&SearchPaths::from_environment());
+    stores.retain(|store| only.is_empty() || only.contains(&store_of(store.kind)));
+    stores
 }
 
 /// What was done in a store.
 struct StoreResult {
-    place: TrustStore,
+    store: TrustStore,
     outcome: Outcome,
     commands: Vec<String>,
 }
@@ -190,18 +191,18 @@ enum Outcome {
 
 /// Changes the stores as planned, or with `dry_run` only plans it.
 fn change(
-    places: Vec<TrustStore>,
+    stores: Vec<TrustStore>,
     dry_run: bool,
     plan: impl Fn(&TrustStore) -> Result<Plan, StepError>,
 ) -> Vec<StoreResult> {
-    let process = |place: TrustStore| {
-        let (outcome, commands) = match plan(&place) {
+    let process = |store: TrustStore| {
+        let (outcome, commands) = match plan(&store) {
             Ok(plan) => (execute(&plan, dry_run), commands(&plan)),
             Err(error) => (Outcome::Failed(error), Vec::new()),
         };
-        StoreResult { place, outcome, commands }
+        StoreResult { store, outcome, commands }
     };
-    places.into_iter().map(process).collect()
+    stores.into_iter().map(process).collect()
 }
 
 fn execute(plan: &Plan, dry_run: bool) -> Outcome {
@@ -241,10 +242,10 @@ fn store_name(store: Store) -> &'static str {
     }
 }
 
-/// For a store that trusted the authority, and for one that does from now on.
+/// The result of `trust`: for a store that needed no change, and for a changed one.
 const TRUSTED_TEXTS: [&str; 2] = ["already trusts it", "now trusts it"];
 
-/// For a store that did not trust the authority, and for one that no longer does.
+/// The result of `untrust`: for a store that needed no change, and for a changed one.
 const UNTRUSTED_TEXTS: [&str; 2] = ["does not trust it", "no longer trusts it"];
 
 /// Prints what was done, and what is left to do. Returns the exit code.
@@ -256,7 +257,7 @@ fn conclude(results: &[StoreResult], only: &[Store], texts: [&str; 2], as_json: 
     exit_code(results, only)
 }
 
-/// 1 if a step failed, if all stores need root, or if there is none of those that `--only` names.
+/// Returns 1 if a step failed, if all stores need root, or if no store of `--only` was found.
 fn exit_code(results: &[StoreResult], only: &[Store]) -> ExitCode {
     let failed = results.iter().any(|result| matches!(result.outcome, Outcome::Failed(_)));
     let all_need_root = results.iter().all(|result| matches!(result.outcome, Outcome::NeedsRoot));
@@ -282,27 +283,27 @@ fn results_json(results: &[StoreResult]) -> Value {
     results.iter().map(result_json).collect()
 }
 
-fn result_text(result: &StoreResult, [before, now]: [&str; 2]) -> String {
-    let store = store_name(store_of(result.place.kind));
-    let place = format!("{store:<9} {}", result.place.path.display());
+fn result_text(result: &StoreResult, [unchanged, changed]: [&str; 2]) -> String {
+    let name = store_name(store_of(result.store.kind));
+    let store = format!("{name:<9} {}", result.store.path.display());
     let command_lines =
         || result.commands.iter().map(|line| format!("  {line}\n")).collect::<String>();
     match &result.outcome {
-        Outcome::Already => format!("{place}: {before}\n"),
+        Outcome::Already => format!("{store}: {unchanged}\n"),
         Outcome::Done => {
-            let restart = match result.place.kind {
+            let restart = match result.store.kind {
                 StoreKind::System => "",
                 StoreKind::Chromium | StoreKind::Firefox => {
                     "; restart the browser if it is running"
                 }
             };
-            format!("{place}: {now}{restart}\n")
+            format!("{store}: {changed}{restart}\n")
         }
         Outcome::Planned => {
-            format!("# {place}\n{}", command_lines().replace("\n  ", "\n").trim_start())
+            format!("# {store}\n{}", command_lines().replace("\n  ", "\n").trim_start())
         }
-        Outcome::NeedsRoot => format!("{place}: needs root; run\n{}", command_lines()),
-        Outcome::Failed(error) => format!("{place}: {error}\n"),
+        Outcome::NeedsRoot => format!("{store}: needs root; run\n{}", command_lines()),
+        Outcome::Failed(error) => format!("{store}: {error}\n"),
     }
 }
 
@@ -315,8 +316,8 @@ fn result_json(result: &StoreResult) -> Value {
         Outcome::Failed(error) => ("failed", Some(error.to_string())),
     };
     json!({
-        "store": result.place.kind,
-        "path": result.place.path,
+        "store": result.store.kind,
+        "path": result.store.path,
         "outcome": outcome,
         "reason": reason,
         "commands": result.commands,
@@ -342,10 +343,10 @@ fn show(
     };
     let statuses: Vec<TrustStatus> = trust_stores::find_stores(&SearchPaths::from_environment())
         .into_iter()
-        .map(|place| {
+        .map(|store| {
             let trusted =
-                trust_stores::is_trusted(&place, authority.name(), authority.certificate());
-            (place, trusted)
+                trust_stores::is_trusted(&store, authority.name(), authority.certificate());
+            (store, trusted)
         })
         .collect();
     let seconds = i64::try_from(authority.expires()).unwrap_or(i64::MAX);
@@ -360,10 +361,10 @@ fn show(
 type TrustStatus = (TrustStore, Result<bool, StepError>);
 
 fn authority_json(authority: &Authority, expires: &str, statuses: &[TrustStatus]) -> Value {
-    let status_json = |(place, trusted): &TrustStatus| {
+    let status_json = |(store, trusted): &TrustStatus| {
         json!({
-            "store": place.kind,
-            "path": place.path,
+            "store": store.kind,
+            "path": store.path,
             "trusts": trusted.as_ref().ok(),
             "reason": trusted.as_ref().err().map(ToString::to_string),
         })
@@ -386,14 +387,14 @@ fn authority_text(authority: &Authority, expires: &str, statuses: &[TrustStatus]
         PERMITTED_DOMAINS.join(", "),
         networks().join(", "),
     );
-    for (place, trusted) in statuses {
+    for (store, trusted) in statuses {
         let trusted = match trusted {
             Ok(true) => "trusts it".to_owned(),
             Ok(false) => "does not trust it".to_owned(),
             Err(error) => error.to_string(),
         };
-        let store = store_name(store_of(place.kind));
-        text += &format!("{store:<9} {}: {trusted}\n", place.path.display());
+        let name = store_name(store_of(store.kind));
+        text += &format!("{name:<9} {}: {trusted}\n", store.path.display());
     }
     text += "firstflight fetch and bench: trust it\n";
     text

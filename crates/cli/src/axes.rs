@@ -39,7 +39,7 @@ pub(crate) struct AxesArgs {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub(crate) workload: Option<Vec<Workload>>,
 
-    /// What TLS runs over: tcp, quic [default: what --http and --tls leave, and both without them]
+    /// Transports: tcp, quic [default: those that --http and --tls allow]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub(crate) transport: Option<Vec<Transport>>,
 }

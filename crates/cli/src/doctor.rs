@@ -52,7 +52,7 @@ fn servers() -> Finding {
 }
 
 fn json(findings: &[Finding]) -> serde_json::Value {
-    let one = |finding: &Finding| {
+    let to_json = |finding: &Finding| {
         serde_json::json!({
             "name": finding.name,
             "state": finding.state.to_string(),
@@ -60,7 +60,7 @@ fn json(findings: &[Finding]) -> serde_json::Value {
             "fix": finding.fix,
         })
     };
-    findings.iter().map(one).collect()
+    findings.iter().map(to_json).collect()
 }
 
 fn text(findings: &[Finding], colour: bool) -> String {

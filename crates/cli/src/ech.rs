@@ -34,7 +34,7 @@ enum EchCommand {
         /// Names of sites; with a port other than 443 as NAME:PORT.
         #[arg(required = true, value_name = "NAME", value_parser = owner)]
         names: Vec<String>,
-        /// Application protocols (ALPN) that the server has.
+        /// Application protocols (ALPN) that the server supports.
         #[arg(long, value_name = "LIST", default_value = "h3,h2", value_parser = protocols)]
         alpn: String,
         /// Seconds for which resolvers may keep the record. Keep a replaced key in the server's list for
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rfc9460_9_1_other_ports_have_names_of_their_own() {
+    fn rfc9460_9_1_names_of_other_ports_have_a_prefix() {
         assert_eq!(owner("www.example.org").unwrap(), "www.example.org.");
         assert_eq!(owner("example.org:443").unwrap(), "example.org.");
         assert_eq!(owner("example.org:8443").unwrap(), "_8443._https.example.org.");

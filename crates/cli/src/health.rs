@@ -54,7 +54,8 @@ fn address(admin: Option<AdminAddress>, config: Option<PathBuf>) -> anyhow::Resu
     let Some(path) = config else {
         bail!("no admin address given; use --admin, or --config with the server's configuration");
     };
-    // Reads that section only: an error elsewhere in the file does not affect the running server.
+    // Reads the [admin] section only: an error elsewhere in the file does not affect the running
+    // server.
     let section = AdminSettings::from_file(&path)?;
     let section = section.with_context(|| {
         format!(
@@ -82,18 +83,18 @@ fn loopback_address(address: AdminAddress) -> AdminAddress {
 fn time_limit(text: &str) -> Result<Duration, String> {
     let limit = parse_duration(text)?;
     match limit.is_zero() {
-        true => Err("no response is that fast; give a time such as 5s".to_owned()),
+        true => Err("the limit is zero; give a time such as 5s".to_owned()),
         false => Ok(limit),
     }
 }
 
 /// Requests `/readyz` and returns the status and the body.
 fn request_readiness(address: AdminAddress, timeout: Duration) -> io::Result<(u16, String)> {
-    // A thread, since the limit is one for all, and connecting to a Unix socket has none. It ends
-    // with the program.
+    // A thread, because the limit covers connecting, sending and receiving together, and connecting
+    // to a Unix socket takes no timeout. The thread ends with the program.
     let (sender, response) = mpsc::channel();
     thread::spawn(move || {
-        // Fails after the limit.
+        // Fails if the receiver has timed out.
         let _ = sender.send(request(&address));
     });
     response.recv_timeout(timeout).unwrap_or_else(|_| {
@@ -136,33 +137,33 @@ mod tests {
 
     use super::*;
 
-    const SHORT: Duration = Duration::from_millis(200);
+    const TIMEOUT: Duration = Duration::from_millis(200);
 
     #[test]
-    fn the_time_limit_is_one_for_all_that_a_server_delays() {
+    fn the_time_limit_covers_connecting_and_the_whole_response() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let slow = AdminAddress::Tcp(listener.local_addr().unwrap());
         // Each byte comes long before the limit.
         thread::spawn(move || {
             let (mut client, _) = listener.accept().unwrap();
             while client.write_all(b"x").is_ok() {
-                thread::sleep(SHORT / 20);
+                thread::sleep(TIMEOUT / 20);
             }
         });
-        assert_eq!(request_readiness(slow, SHORT).unwrap_err().kind(), ErrorKind::TimedOut);
+        assert_eq!(request_readiness(slow, TIMEOUT).unwrap_err().kind(), ErrorKind::TimedOut);
 
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("admin");
         let listener = UnixListener::bind(&path).unwrap();
         // One connection may wait to be accepted, and the next one waits to connect.
         rustix::net::listen(&listener, 0).unwrap();
-        let _waits = UnixStream::connect(&path).unwrap();
-        let full = request_readiness(AdminAddress::Unix(path), SHORT);
+        let _queued = UnixStream::connect(&path).unwrap();
+        let full = request_readiness(AdminAddress::Unix(path), TIMEOUT);
         assert_eq!(full.unwrap_err().kind(), ErrorKind::TimedOut);
     }
 
     #[test]
-    fn no_time_is_no_limit() {
+    fn a_time_limit_of_zero_is_refused() {
         assert_eq!(time_limit("90ms"), Ok(Duration::from_millis(90)));
         assert!(time_limit("0s").unwrap_err().contains("such as 5s"));
         time_limit("soon").unwrap_err();
@@ -172,13 +173,13 @@ mod tests {
     fn a_response_has_a_status_and_a_body() {
         let ready = "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok\n";
         assert_eq!(parse_response(ready), Some((200, "ok".to_owned())));
-        for other in ["", "HTTP/1.1 2", "SSH-2.0-OpenSSH\r\n\r\n", "HTTP/1.1 200 OK\r\n"] {
-            assert_eq!(parse_response(other), None, "{other:?}");
+        for invalid in ["", "HTTP/1.1 2", "SSH-2.0-OpenSSH\r\n\r\n", "HTTP/1.1 200 OK\r\n"] {
+            assert_eq!(parse_response(invalid), None, "{invalid:?}");
         }
     }
 
     #[test]
-    fn a_server_on_all_addresses_is_requested_over_loopback() {
+    fn an_unspecified_address_is_replaced_by_loopback() {
         for (address, expected) in [
             ("0.0.0.0:9090", "127.0.0.1:9090"),
             ("[::]:9090", "[::1]:9090"),

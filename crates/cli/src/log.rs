@@ -22,7 +22,8 @@ pub(crate) fn init(filter: EnvFilter, json: bool) {
         (false, false) => LogFormat::Plain,
     };
     let writer = move || LineWriter { out: io::stderr(), format };
-    // It would print them with `eprintln!`, which panics where stderr is closed or full.
+    // The subscriber would print internal errors with `eprintln!`, which panics if stderr is closed
+    // or full.
     let log = tracing_subscriber::fmt().log_internal_errors(false);
     let log = log.with_env_filter(filter).with_writer(writer);
     match json {

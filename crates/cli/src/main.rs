@@ -1,6 +1,6 @@
-//! The `firstflight` program: parses, calls, prints.
+//! The `firstflight` program: parses the flags, runs the command and prints its errors.
 
-// Both panic where their stream is closed or full.
+// `print!` and `eprint!` panic if their stream is closed or full.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 #[macro_use]
@@ -63,13 +63,13 @@ enum Command {
 
 fn main() -> ExitCode {
     // First of all: until then, other processes of the same user can open the server's memory.
-    let serves = std::env::args_os().nth(1).is_some_and(|command| command == "serve");
-    let memory = serves.then(protect_memory);
-    if !serves {
+    let is_serve = std::env::args_os().nth(1).is_some_and(|command| command == "serve");
+    let memory = is_serve.then(protect_memory);
+    if !is_serve {
         allocator::map_large_buffers();
     }
     static_build::use_built_in_name_services();
-    let command = Cli::try_parse().unwrap_or_else(|error| refuse(&error)).command;
+    let command = Cli::try_parse().unwrap_or_else(|error| exit_with(&error)).command;
     match &command {
         // `serve` logs as its configuration says.
         Command::Serve(_) => {}
@@ -100,9 +100,9 @@ fn main() -> ExitCode {
 }
 
 /// Prints why the flags are invalid, or the help that they request, and ends the program.
-fn refuse(error: &clap::Error) -> ! {
-    let fetches = std::env::args_os().nth(1).is_some_and(|command| command == "fetch");
-    if fetches
+fn exit_with(error: &clap::Error) -> ! {
+    let is_fetch = std::env::args_os().nth(1).is_some_and(|command| command == "fetch");
+    if is_fetch
         && error.kind() == ErrorKind::UnknownArgument
         && let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg)
         && let Some(name) = fetch::missing_curl_flag(flag)

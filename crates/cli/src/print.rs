@@ -1,6 +1,6 @@
 //! Printing to standard output and standard error, where `print!` and `eprintln!` of the standard
 //! library panic if that fails. When the reader of standard output has closed the pipe (`| head`),
-//! the program ends quietly. Without standard error it goes on.
+//! the program ends quietly. Failures to write to standard error are ignored.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write, stderr, stdout};
@@ -32,9 +32,9 @@ pub(crate) fn write(text: Arguments<'_>) {
     let mut stdout = stdout().lock();
     let Err(error) = stdout.write_fmt(text).and_then(|()| stdout.flush()) else { return };
     if error.kind() == ErrorKind::BrokenPipe {
-        exit(CLOSED_PIPE);
+        exit(EXIT_CODE_SIGPIPE);
     }
-    errln!("firstflight: {}", no_room(&error));
+    errln!("firstflight: {}", stdout_failure(&error));
     exit(2)
 }
 
@@ -43,14 +43,16 @@ pub(crate) fn write_error(text: Arguments<'_>) {
     let _ = stderr().lock().write_fmt(text);
 }
 
-/// Why nothing can be written to standard output.
-pub(crate) fn no_room(error: &io::Error) -> String {
-    format!("cannot write to standard output: {error}; give it room, or a file")
+/// The message for a failed write to standard output.
+pub(crate) fn stdout_failure(error: &io::Error) -> String {
+    format!(
+        "cannot write to standard output: {error}; free some space, or redirect it to another file"
+    )
 }
 
-/// The result of a write, without the error that its reader has closed the pipe.
-pub(crate) fn unless_closed(written: io::Result<()>) -> io::Result<()> {
-    written.or_else(|error| match error.kind() {
+/// Treats a broken pipe as success: nobody reads the output any more.
+pub(crate) fn ignore_broken_pipe(result: io::Result<()>) -> io::Result<()> {
+    result.or_else(|error| match error.kind() {
         ErrorKind::BrokenPipe => Ok(()),
         _ => Err(error),
     })
@@ -68,8 +70,8 @@ pub(crate) fn with_causes(error: &anyhow::Error) -> String {
     text
 }
 
-/// The exit code of programs that SIGPIPE ends: 128 and the signal's number.
-const CLOSED_PIPE: i32 = 128 + 13;
+/// The exit code that shells report for a program ended by SIGPIPE: 128 plus the signal's number.
+const EXIT_CODE_SIGPIPE: i32 = 128 + 13;
 
 #[cfg(test)]
 mod tests {
@@ -89,9 +91,9 @@ mod tests {
     }
 
     #[test]
-    fn only_a_closed_pipe_is_no_error() {
-        unless_closed(Ok(())).unwrap();
-        unless_closed(Err(ErrorKind::BrokenPipe.into())).unwrap();
-        unless_closed(Err(ErrorKind::StorageFull.into())).unwrap_err();
+    fn only_a_broken_pipe_is_ignored() {
+        ignore_broken_pipe(Ok(())).unwrap();
+        ignore_broken_pipe(Err(ErrorKind::BrokenPipe.into())).unwrap();
+        ignore_broken_pipe(Err(ErrorKind::StorageFull.into())).unwrap_err();
     }
 }

@@ -51,7 +51,7 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "FILE")]
     visits_csv: Option<PathBuf>,
 
-    /// Print the record as JSON, one of an older schema in today's form
+    /// Print the record as JSON, converted to the current schema
     #[arg(long)]
     json: bool,
 
@@ -89,7 +89,7 @@ pub(crate) fn run(args: ReportArgs) -> anyhow::Result<ExitCode> {
     write_tables(&args, &record)?;
     match &compared {
         _ if args.json => outln!("{}", printable_json(&serde_json::to_string(&record)?)),
-        _ if quiet(&args) => {}
+        _ if has_output_flag(&args) => {}
         Some(compared) => out!("{}", compared.text(&[])),
         None => out!("{}", terminal::render(&record)),
     }
@@ -118,8 +118,8 @@ fn write_tables(args: &ReportArgs, record: &Record) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the report was written to a file or to stdout by one of the flags.
-fn quiet(args: &ReportArgs) -> bool {
+/// Whether a flag has already written the report or a table, to a file or stdout.
+fn has_output_flag(args: &ReportArgs) -> bool {
     let files = [
         &args.html,
         &args.markdown,

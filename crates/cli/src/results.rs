@@ -38,7 +38,7 @@ impl ConditionArgs {
     /// Refuses conditions that refer to an earlier record.
     ///
     /// # Errors
-    /// If there is one.
+    /// If there is such a condition.
     pub(crate) fn refuse_old(&self) -> anyhow::Result<()> {
         anyhow::ensure!(
             !self.needs_old(),
@@ -94,15 +94,16 @@ pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| not_writable(path))
 }
 
-/// Checks that [`write`] can write a file, and leaves it as it is.
+/// Checks that [`write`] can write a file, and leaves the file unchanged.
 ///
 /// # Errors
-/// As [`write`].
+/// If the file cannot be opened for writing.
 pub(crate) fn check_writable(path: &Path) -> anyhow::Result<()> {
-    let found = path.metadata();
-    // To open a pipe would wait for its reader, or end it, and a link to no file would be replaced.
-    let is_special = match &found {
-        Ok(found) => !found.is_file() && !found.is_dir(),
+    let metadata = path.metadata();
+    // Opening a pipe would wait for a reader, or signal the end of the file to one. Opening a
+    // dangling link would create its target.
+    let is_special = match &metadata {
+        Ok(metadata) => !metadata.is_file() && !metadata.is_dir(),
         Err(_) => path.is_symlink(),
     };
     if path == Path::new("-") || is_special {
@@ -110,7 +111,7 @@ pub(crate) fn check_writable(path: &Path) -> anyhow::Result<()> {
     }
     let opened = File::options().append(true).create(true).open(path);
     opened.with_context(|| not_writable(path))?;
-    if found.is_err() {
+    if metadata.is_err() {
         let _ = std::fs::remove_file(path);
     }
     Ok(())
@@ -164,7 +165,7 @@ pub(crate) fn finish(
 /// If a file cannot be written.
 fn write_files(record: &Record, name: &str, directory: &Path) -> anyhow::Result<String> {
     let path = directory.join(format!("{name}.json"));
-    // Of a record that cannot be read it is not known what belongs to it.
+    // The files of an unreadable earlier record are unknown, and stay.
     let earlier = firstflight_report::read(&path).ok();
     firstflight_report::write(record, &path)?;
     let text = terminal::render(record);
@@ -189,18 +190,18 @@ fn write_files(record: &Record, name: &str, directory: &Path) -> anyhow::Result<
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     if let Some(earlier) = earlier {
-        let kept: HashSet<&str> =
-            files.iter().map(|(file, _)| file.as_str()).chain(beside(record)).collect();
-        // A run without captures because a stage failed keeps the earlier ones.
+        let current: HashSet<&str> =
+            files.iter().map(|(file, _)| file.as_str()).chain(evidence_files(record)).collect();
+        // If a stage failed, captures may be missing, so the earlier ones stay.
         let failed = !record.failed_stages.is_empty();
-        let pictures = beside(&earlier).filter(|_| !failed);
+        let pictures = evidence_files(&earlier).filter(|_| !failed);
         let old = tables(&earlier).into_iter().chain(pictures);
-        for file in old.filter(|file| !kept.contains(file) && is_below(file)) {
+        for file in old.filter(|file| !current.contains(file) && may_be_output(file)) {
             let _ = std::fs::remove_file(directory.join(file));
         }
-        // Only if they are empty.
-        for below in DIRECTORIES {
-            let _ = std::fs::remove_dir(directory.join(below));
+        // Removes empty ones only.
+        for subdirectory in SUBDIRECTORIES {
+            let _ = std::fs::remove_dir(directory.join(subdirectory));
         }
     }
     Ok(text)
@@ -213,24 +214,24 @@ const TABLES: [&str; 4] = ["visits.csv", "visit-cells.csv", "cells.csv", "sample
 fn tables(record: &Record) -> Vec<&'static str> {
     let visited = !record.visit_cells.is_empty();
     let measured = !visited || !record.cells.is_empty();
-    let exists = |(place, _): &(usize, &str)| if *place < 2 { visited } else { measured };
+    let exists = |(index, _): &(usize, &str)| if *index < 2 { visited } else { measured };
     TABLES.into_iter().enumerate().filter(exists).map(|(_, table)| table).collect()
 }
 
-/// Where captures and pictures are, below the record's directory.
-const DIRECTORIES: [&str; 2] = ["captures", "films"];
+/// The subdirectories of captures and pictures.
+const SUBDIRECTORIES: [&str; 2] = ["captures", "films"];
 
-/// The captures and pictures beside a record.
-fn beside(record: &Record) -> impl Iterator<Item = &str> {
+/// The files of a record's captures and pictures, relative to its directory.
+fn evidence_files(record: &Record) -> impl Iterator<Item = &str> {
     let frames = record.filmstrips.iter().flat_map(|strip| &strip.frames);
     let captures = record.captures.iter().map(|capture| capture.file.as_str());
     captures.chain(frames.map(|frame| frame.file.as_str()))
 }
 
-/// Whether a run writes files of this name. A record from elsewhere can name any file.
-fn is_below(file: &str) -> bool {
+/// Whether a run can have written a file of this name. An untrusted record can name any file.
+fn may_be_output(file: &str) -> bool {
     let mut parts = Path::new(file).components();
-    let known = |first: &str| TABLES.contains(&first) || DIRECTORIES.contains(&first);
+    let known = |first: &str| TABLES.contains(&first) || SUBDIRECTORIES.contains(&first);
     matches!(parts.next(), Some(Component::Normal(first)) if first.to_str().is_some_and(known))
         && parts.all(|part| matches!(part, Component::Normal(_)))
 }
@@ -272,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_run_leaves_nothing_of_the_first() {
+    fn a_run_removes_only_the_files_of_the_previous_run() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join("out").join(name);
         let record = |captures: &[&str]| Record {
@@ -289,7 +290,7 @@ mod tests {
             std::fs::write(path(file), file).unwrap();
         }
         let out = path("");
-        // No record is there: what is there belongs to the user.
+        // Without an earlier record, existing files belong to the user.
         std::fs::write(path("visits.csv"), "").unwrap();
         write_files(&record(&[]), "lab", &out).unwrap();
         assert!(path("visits.csv").exists());
@@ -312,7 +313,7 @@ mod tests {
         }
         assert!(firstflight_report::read(&path("lab.json")).unwrap().visit_cells.is_empty());
 
-        // The record before it had no visits, and a stage of this one failed.
+        // The previous record had no visits, and a stage of this run failed.
         std::fs::write(path("visits.csv"), "").unwrap();
         let failed_stages = vec!["captures: full".to_owned()];
         write_files(&Record { failed_stages, ..record(&[]) }, "lab", &out).unwrap();
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_decides_before_what_is_undecided() {
+    fn a_failed_check_outweighs_an_undecided_one() {
         let arguments = ConditionArgs { fail_if: Vec::new(), junit: None };
         let undecided = CheckOutcome::undecided("labels", "a", "b");
         let failed = CheckOutcome { findings: vec!["c".to_owned()], ..CheckOutcome::default() };
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_leaves_files_and_links_as_they_are() {
+    fn check_writable_leaves_files_and_links_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         std::fs::write(path("old"), "old").unwrap();

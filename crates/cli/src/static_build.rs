@@ -33,8 +33,8 @@ fn configure(database: &std::ffi::CStr, sources: &std::ffi::CStr) {
         // <nss.h>
         fn __nss_configure_lookup(database: *const c_char, sources: *const c_char) -> c_int;
     }
-    // SAFETY: both are strings with an end, and glibc copies what it keeps of them. A name that it
-    // does not know is refused, and changes nothing.
+    // SAFETY: both strings end with NUL, and glibc copies what it keeps of them. It rejects unknown
+    // names, without any effect.
     unsafe {
         __nss_configure_lookup(database.as_ptr(), sources.as_ptr());
     }

@@ -19,7 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tracing::warn;
 
-use crate::print::{no_room, unless_closed};
+use crate::print::{ignore_broken_pipe, stdout_failure};
 
 /// Serve a directory on this machine and show its first 0-RTT response.
 ///
@@ -75,7 +75,7 @@ pub(crate) fn run(args: TryArgs) -> anyhow::Result<ExitCode> {
         // The server keeps running if the reader of stdout has closed it.
         let mut stdout = std::io::stdout();
         let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
-        unless_closed(written).map_err(|error| anyhow::Error::msg(no_room(&error)))?;
+        ignore_broken_pipe(written).map_err(|error| anyhow::Error::msg(stdout_failure(&error)))?;
         if !args.once {
             wait_for_stop_signal().await?;
         }
@@ -171,8 +171,8 @@ fn demo_path(root: &Path) -> String {
         return "/".to_owned();
     }
     let plain = |name: &str| {
-        let fit = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        !name.starts_with('.') && name.chars().all(fit)
+        let needs_no_escaping = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        !name.starts_with('.') && name.chars().all(needs_no_escaping)
     };
     let names = fs::read_dir(root).into_iter().flatten().flatten();
     let files = names.filter(|entry| entry.path().is_file());
@@ -186,7 +186,7 @@ fn demo_path(root: &Path) -> String {
 async fn wait_for_stop_signal() -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     tokio::select! {
-        pressed = tokio::signal::ctrl_c() => pressed.context("cannot wait for Ctrl-C"),
+        result = tokio::signal::ctrl_c() => result.context("cannot wait for Ctrl-C"),
         _ = terminate.recv() => Ok(()),
     }
 }

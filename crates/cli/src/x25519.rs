@@ -1,10 +1,11 @@
-//! X25519 (RFC 7748) by graviola, which takes two thirds of BoringSSL's time for it: a sixth of a
-//! connection's.
+//! X25519 (RFC 7748) by graviola, in two thirds of BoringSSL's time, which was a sixth of the CPU
+//! time of a connection.
 //!
-//! BoringSSL has no interface for another implementation of a group. So the linker redirects its calls to
-//! the functions here (`--wrap` in `build.rs`); its own have the prefix `__real_`. graviola's code for this
-//! is s2n-bignum's, which is proven correct and runs in constant time. It needs instructions that
-//! processors have since about 2015; without them BoringSSL's functions are called.
+//! BoringSSL has no interface for another implementation of a group. So the linker redirects its
+//! calls to the functions here (`--wrap` in `build.rs`); BoringSSL's get the prefix `__real_`.
+//! graviola's code for this is s2n-bignum's, which is proven correct and runs in constant time. It
+//! needs instructions that processors have since about 2015; without them BoringSSL's functions are
+//! called.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -15,11 +16,11 @@ use graviola::key_agreement::x25519::{PublicKey, StaticPrivateKey};
 unsafe extern "C" {
     fn __real_X25519(shared: *mut u8, private: *const u8, peer: *const u8) -> c_int;
     fn __real_X25519_keypair(public: *mut u8, private: *mut u8);
-    /// BoringSSL's random numbers. Ends the process instead of failing.
+    /// BoringSSL's random generator. Ends the process instead of failing.
     fn RAND_bytes(bytes: *mut u8, length: usize) -> c_int;
 }
 
-/// What graviola refuses to run without.
+/// Whether the processor has all instructions that graviola requires.
 static SUPPORTED: LazyLock<bool> = LazyLock::new(|| {
     is_x86_feature_detected!("adx")
         && is_x86_feature_detected!("aes")
@@ -30,41 +31,40 @@ static SUPPORTED: LazyLock<bool> = LazyLock::new(|| {
         && is_x86_feature_detected!("pclmulqdq")
 });
 
-/// Computes the shared secret, 32 bytes as all arguments. Returns 1, or 0 if the secret is zero (RFC 7748
-/// section 6.1).
+/// Computes the shared secret. Returns 1, or 0 if the secret is zero (RFC 7748 section 6.1).
 ///
 /// # Safety
 /// `private` and `peer` are readable and `shared` is writable, 32 bytes each.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __wrap_X25519(shared: *mut u8, private: *const u8, peer: *const u8) -> c_int {
     if !*SUPPORTED {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         return unsafe { __real_X25519(shared, private, peer) };
     }
-    // SAFETY: the caller's. The references end before the write.
+    // SAFETY: guaranteed by the caller. The references end before the write.
     let secret = unsafe {
         let peer = PublicKey::from_array(&*peer.cast());
         StaticPrivateKey::from_array(&*private.cast()).diffie_hellman(&peer)
     };
     let is_zero = secret.is_err();
-    // The secret overwrites itself when it is dropped.
+    // The secret is overwritten when it is dropped.
     let secret = secret.as_ref().map_or(&[0; 32], |secret| &secret.0);
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { shared.copy_from_nonoverlapping(secret.as_ptr(), secret.len()) };
     (!is_zero).into()
 }
 
-/// Makes a key.
+/// Generates a key pair.
 ///
 /// # Safety
 /// Both are writable, 32 bytes each.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __wrap_X25519_keypair(public: *mut u8, private: *mut u8) {
     if !*SUPPORTED {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         return unsafe { __real_X25519_keypair(public, private) };
     }
-    // SAFETY: the caller's. The private key is written before it is read.
+    // SAFETY: guaranteed by the caller. The private key is written before it is read.
     unsafe {
         RAND_bytes(private, 32);
         let key = StaticPrivateKey::from_array(&*private.cast()).public_key();
@@ -119,7 +119,7 @@ mod tests {
             let shared = call(__wrap_X25519, &ours, &their_public);
             assert_eq!(shared, call(__real_X25519, &ours, &their_public));
             assert_eq!(shared, call(__real_X25519, &theirs, &our_public));
-            // Any bytes are a point.
+            // Any 32 bytes are a valid public key.
             assert_eq!(call(__wrap_X25519, &ours, &theirs), call(__real_X25519, &ours, &theirs));
         }
     }

@@ -23,14 +23,14 @@ impl Client {
     /// [`ClientError::Tls`] for an invalid TLS setting, [`ClientError::Jar`], [`ClientError::Usage`]
     /// for HTTP/3 only without TLS 1.3.
     pub fn new(config: ClientConfig) -> Result<Self, ClientError> {
-        let connector = Connector::new(config.over_tcp())?;
+        let connector = Connector::new(config.tcp_tls_config())?;
         let tls13 = config.versions.1 == Version::Tls13;
         if config.http == HttpVersions::Three && !tls13 {
             let text = "HTTP/3 needs TLS 1.3; remove --tls-max or --http3-only";
             return Err(ClientError::Usage(text.to_owned()));
         }
-        let quic = match config.http.over_quic() && tls13 {
-            true => Some(ClientCrypto::new(config.over_quic())?),
+        let quic = match config.http.uses_quic() && tls13 {
+            true => Some(ClientCrypto::new(config.quic_tls_config())?),
             false => None,
         };
         let trust = TrustId::of(&config.trust)?;
@@ -66,7 +66,7 @@ impl HttpVersions {
     }
 
     /// Whether QUIC is used.
-    pub fn over_quic(self) -> bool {
+    pub fn uses_quic(self) -> bool {
         matches!(self, Self::Three | Self::ThreeFirst)
     }
 }
@@ -79,7 +79,7 @@ pub struct ClientConfig {
     pub versions: (Version, Version),
     /// Ciphers and groups.
     pub ciphers: CipherPolicy,
-    /// An ECHConfigList (RFC 9849): what the server's DNS record says about encrypting the ClientHello.
+    /// An ECHConfigList (RFC 9849), as published in the server's DNS record.
     pub ech_configs: Option<Vec<u8>>,
     /// Versions of HTTP.
     pub http: HttpVersions,
@@ -130,7 +130,7 @@ impl ClientConfig {
         }
     }
 
-    pub(crate) fn over_tcp(&self) -> ConnectorConfig {
+    pub(crate) fn tcp_tls_config(&self) -> ConnectorConfig {
         ConnectorConfig {
             min_version: self.versions.0,
             max_version: self.versions.1,
@@ -144,11 +144,11 @@ impl ClientConfig {
         }
     }
 
-    pub(crate) fn over_quic(&self) -> ConnectorConfig {
+    pub(crate) fn quic_tls_config(&self) -> ConnectorConfig {
         ConnectorConfig {
             min_version: Version::Tls13,
             alpn: vec![quic::ALPN.to_vec()],
-            ..self.over_tcp()
+            ..self.tcp_tls_config()
         }
     }
 }
@@ -163,7 +163,7 @@ impl Default for ClientConfig {
 /// section 4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EarlyPolicy {
-    /// None.
+    /// No requests.
     #[default]
     Never,
     /// Requests with a safe method.
@@ -190,13 +190,13 @@ pub fn is_safe(method: &Method) -> bool {
 
 /// Whether the request has to be sent again after the handshake: a 425 to a request that was early
 /// data (RFC 8470 section 5.2). Otherwise a 425 is a final response.
-pub(crate) fn too_early(status: StatusCode, was_early: bool) -> bool {
+pub(crate) fn is_retryable_425(status: StatusCode, was_early: bool) -> bool {
     was_early && status == StatusCode::TOO_EARLY
 }
 
 /// Whether a new connection without early data can succeed after this error: the server now uses an
 /// older TLS version (RFC 8446 appendix D.3) or another protocol.
-pub(crate) fn fixed_without_early_data(error: &TlsError) -> bool {
+pub(crate) fn can_retry_without_early_data(error: &TlsError) -> bool {
     matches!(error, TlsError::RetryWithoutEarlyData | TlsError::AlpnChanged { .. })
 }
 
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rfc9110_9_2_1_safe_methods_alone_are_early_by_default() {
+    fn rfc9110_9_2_1_the_policy_decides_about_unsafe_methods() {
         for (method, safe) in [
             (Method::GET, true),
             (Method::HEAD, true),
@@ -225,8 +225,8 @@ mod tests {
 
     #[test]
     fn rfc8470_5_2_only_an_early_request_is_retried() {
-        assert!(too_early(StatusCode::TOO_EARLY, true));
-        assert!(!too_early(StatusCode::TOO_EARLY, false));
-        assert!(!too_early(StatusCode::OK, true));
+        assert!(is_retryable_425(StatusCode::TOO_EARLY, true));
+        assert!(!is_retryable_425(StatusCode::TOO_EARLY, false));
+        assert!(!is_retryable_425(StatusCode::OK, true));
     }
 }

@@ -33,8 +33,8 @@ pub struct Connected {
     pub marks: PhaseInstants,
 }
 
-/// Connects to the first of `addresses` that responds; the next one is tried when one fails or has
-/// not responded for 250 ms (RFC 8305 section 5).
+/// Connects to the first of `addresses` that responds. Tries the next address when one fails or
+/// does not respond within 250 ms (RFC 8305 section 5).
 ///
 /// With `fast_open` the kernel delays the SYN until the first write if it has a cookie of the server
 /// (RFC 7413); otherwise it requests one. A kernel without the option makes an ordinary connection.
@@ -48,7 +48,7 @@ pub async fn connect_tcp(
 ) -> Result<TcpConnected, ClientError> {
     let mut waiting = addresses.iter();
     let mut attempts = FuturesUnordered::new();
-    let mut last = None;
+    let mut last_error = None;
     loop {
         if let Some(&address) = waiting.next() {
             attempts.push(dial(address, fast_open));
@@ -59,12 +59,12 @@ pub async fn connect_tcp(
         };
         match tokio::time::timeout(timeout, attempts.next()).await {
             Ok(Some(Ok(connected))) => return Ok(connected),
-            Ok(Some(Err(error))) => last = Some(error),
+            Ok(Some(Err(error))) => last_error = Some(error),
             Err(_) => continue,
             Ok(None) => {}
         }
         if attempts.is_empty() && waiting.len() == 0 {
-            return Err(last.unwrap_or_else(|| ClientError::Resolve {
+            return Err(last_error.unwrap_or_else(|| ClientError::Resolve {
                 host: "the server".to_owned(),
                 reason: "no address left to try".to_owned(),
             }));
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_layout_is_the_kernels() {
+    fn tcp_info_offsets_match_libc() {
         assert_eq!(
             std::mem::offset_of!(Info, tcpi_rtt),
             std::mem::offset_of!(libc::tcp_info, tcpi_rtt)
@@ -220,8 +220,8 @@ mod tests {
     fn loopback_has_a_short_rtt_and_no_data_in_its_syn() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let facts = TcpInfo::of(&stream).unwrap();
-        assert!(facts.rtt > Duration::ZERO && facts.rtt < Duration::from_secs(1), "{facts:?}");
-        assert!(!facts.syn_data);
+        let info = TcpInfo::of(&stream).unwrap();
+        assert!(info.rtt > Duration::ZERO && info.rtt < Duration::from_secs(1), "{info:?}");
+        assert!(!info.syn_data);
     }
 }

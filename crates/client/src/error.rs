@@ -6,7 +6,7 @@ use firstflight_tls::TlsError;
 
 use crate::JarError;
 
-/// An error of a transfer. Each has curl's exit code.
+/// An error of a transfer, with curl's exit code.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
@@ -29,7 +29,7 @@ pub enum ClientError {
     Resolve {
         /// The name.
         host: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// No address of the server accepted the connection.
@@ -37,7 +37,7 @@ pub enum ClientError {
     Connect {
         /// The last address that was tried.
         address: SocketAddr,
-        /// Why not.
+        /// The reason.
         source: io::Error,
     },
     /// A timeout.
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_curls() {
+    fn exit_codes_match_curl() {
         let refused = ClientError::Connect {
             address: ([127, 0, 0, 1], 1).into(),
             source: io::ErrorKind::ConnectionRefused.into(),

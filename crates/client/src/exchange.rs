@@ -141,11 +141,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
         let stream = self.stream.clone();
         // Called while heads are parsed, when the stream is not locked.
         hyper::ext::on_informational(&mut request, move |_| stream.note_informational());
-        let reply: Reply = match &mut self.sender {
+        let response: ResponseFuture = match &mut self.sender {
             Sender::One(sender) => Box::pin(sender.send_request(request)),
             Sender::Two(sender) => Box::pin(sender.send_request(request)),
         };
-        let result = self.driver.drive(reply).await;
+        let result = self.driver.drive(response).await;
         if self.stream.too_many_informational() {
             return Err(ClientError::WeirdReply(too_many_informational()));
         }
@@ -167,12 +167,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
     /// Returns the next bytes of the body; `None` at its end.
     ///
     /// # Errors
-    /// [`ClientError`], [`ClientError::PartialBody`] when it ends before it should.
+    /// [`ClientError`], [`ClientError::PartialBody`] if the body ends early.
     pub async fn read_body(&mut self, body: &mut Incoming) -> Result<Option<Bytes>, ClientError> {
         loop {
             match self.driver.drive(body.frame()).await {
-                // The library reports a stream that is reset with NO_ERROR, or left out by GOAWAY, as
-                // its end; only END_STREAM is (RFC 9113 section 8.1).
+                // hyper also reports the end of the body if the stream is reset with NO_ERROR or
+                // excluded by GOAWAY; only END_STREAM ends it (RFC 9113 section 8.1).
                 None if self.version() == Version::HTTP_2 && !body.is_end_stream() => {
                     return Err(ClientError::PartialBody { missing: "before the end" });
                 }
@@ -220,7 +220,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Exchange<S> {
 /// library's buffer is the limit, 408 KiB.
 const MAX_HEAD_BYTES: u32 = 256 * 1024;
 
-/// Maximum number of fields of a head over HTTP/1.1, for which the parser has a fixed array.
+/// Maximum number of header fields over HTTP/1.1; the parser needs a fixed limit.
 const MAX_HEAD_FIELDS: usize = 1000;
 
 /// Timeout of closing a connection.
@@ -231,7 +231,7 @@ enum Sender {
     Two(http2::SendRequest<Full<Bytes>>),
 }
 
-type Reply = Pin<Box<dyn Future<Output = hyper::Result<http::Response<Incoming>>> + Send>>;
+type ResponseFuture = Pin<Box<dyn Future<Output = hyper::Result<http::Response<Incoming>>> + Send>>;
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -249,7 +249,7 @@ impl Driver {
                 return Poll::Ready(output);
             }
             self.poll(cx);
-            // It may be ready now; if not, its waker is registered.
+            // The future may be ready now; if not, this poll registers its waker.
             future.as_mut().poll(cx)
         })
         .await
@@ -272,7 +272,7 @@ struct Tasks(Arc<Mutex<Vec<Task>>>);
 impl Tasks {
     fn poll(&self, cx: &mut Context<'_>) {
         let mut running = std::mem::take(&mut *self.queue());
-        // Newest first and the writer last, so that it finds everything there is to write.
+        // Newest first and the writer last, so that the writer finds what the others have queued.
         for index in (0..running.len()).rev() {
             if running[index].as_mut().poll(cx).is_ready() {
                 drop(running.remove(index));
@@ -327,7 +327,7 @@ where
         true if error.is_incomplete_message() => {
             ClientError::Receive("the server closed the connection within the head".to_owned())
         }
-        _ => http2_or(error, ClientError::Receive(causes(error))),
+        _ => http2_error_or(error, ClientError::Receive(causes(error))),
     }
 }
 
@@ -341,7 +341,7 @@ where
     if stream.counters().ended && !is_reset(error) {
         return ClientError::PartialBody { missing: "before the end" };
     }
-    http2_or(error, ClientError::Receive(causes(error)))
+    http2_error_or(error, ClientError::Receive(causes(error)))
 }
 
 /// Maps an error of the stream to the error that curl reports.
@@ -360,11 +360,12 @@ fn stream_failure(error: io::Error, has_started: bool, complete: bool) -> Client
     }
 }
 
-fn http2_or(error: &hyper::Error, other: ClientError) -> ClientError {
+/// Maps an error of HTTP/2; returns `fallback` for any other.
+fn http2_error_or(error: &hyper::Error, fallback: ClientError) -> ClientError {
     match causes(error) {
         text if is_reset(error) => ClientError::Http2Stream(text),
         text if text.contains("http2") || text.contains("stream") => ClientError::Http2(text),
-        _ => other,
+        _ => fallback,
     }
 }
 

@@ -35,13 +35,13 @@
 //!
 //! # Sessions are encrypted, and used once
 //!
-//! The jar is sealed as ticket keys in the store are (XChaCha20-Poly1305, under a file of
+//! The jar is sealed like the ticket keys in the store (XChaCha20-Poly1305, under a file of
 //! key-encryption keys), or under a key that Argon2id derives from a passphrase. The costs of Argon2
 //! are constants of the program and not part of the jar, so an untrusted jar cannot make the client
 //! work for long. A format that other programs open (age) would bring an older generation of the same
 //! ciphers and 80 crates, for a file whose loss costs one full handshake with each server.
 //!
-//! A TLS 1.3 ticket is handed out once, also to two processes at a time (RFC 8446 appendix C.4): a
+//! A TLS 1.3 ticket is handed out once, even to concurrent processes (RFC 8446 appendix C.4): a
 //! ticket that is used twice links its connections.
 
 mod client;

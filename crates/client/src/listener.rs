@@ -13,7 +13,7 @@ pub trait Listener {
         let _ = event;
     }
 
-    /// A response head, also of each redirection.
+    /// A response head, including those of redirections.
     ///
     /// # Errors
     /// If it cannot be written; the transfer then ends.
@@ -112,7 +112,7 @@ pub enum Event<'a> {
 }
 
 /// Writes events like curl's `-v`: `* ` for events, `> ` and `< ` for heads. Control characters are
-/// escaped, because much of the text is the server's.
+/// escaped, because much of the text comes from the server.
 pub struct Verbose<W>(pub W);
 
 impl<W: Write> Verbose<W> {
@@ -184,15 +184,15 @@ impl<W: Write> Verbose<W> {
         self.line("* ", text.as_bytes());
     }
 
-    fn head(&mut self, mark: &str, head: &[u8]) {
+    fn head(&mut self, prefix: &str, head: &[u8]) {
         let text = head.strip_suffix(b"\r\n").unwrap_or(head);
         for line in text.split(|byte| *byte == b'\n') {
-            self.line(mark, line.strip_suffix(b"\r").unwrap_or(line));
+            self.line(prefix, line.strip_suffix(b"\r").unwrap_or(line));
         }
     }
 
-    fn line(&mut self, mark: &str, text: &[u8]) {
-        let line = format!("{mark}{}\n", printable_bytes(text));
+    fn line(&mut self, prefix: &str, text: &[u8]) {
+        let line = format!("{prefix}{}\n", printable_bytes(text));
         let _ = self.0.write_all(line.as_bytes());
     }
 }
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_servers_words_are_text_and_nothing_else() {
+    fn control_characters_from_a_server_are_escaped() {
         let mut verbose = Verbose(Vec::new());
         verbose.event(&Event::ResponseHead(b"HTTP/1.1 200 OK\r\nA: \xc2\x9b2J\x9b\x1b\tb\r\n\r\n"));
         verbose.event(&Event::TryingTcp("\u{9b}2J\n::error::"));

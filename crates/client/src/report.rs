@@ -5,7 +5,7 @@ use firstflight_tls::{EarlyData, Handshake};
 
 use crate::{ClientError, Head, QuicStats, Request, TcpInfo};
 
-/// The result of a transfer, also of a failed one: everything that was reached is filled in. After
+/// The result of a transfer. After a failure, it has everything up to the failure. After
 /// several requests (redirections, retries), it describes the last one; counters are for all.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -168,7 +168,7 @@ pub struct PhaseInstants {
 }
 
 impl PhaseInstants {
-    /// Only the start.
+    /// Creates instants with only the start.
     pub fn new(start: Instant) -> Self {
         Self {
             start,

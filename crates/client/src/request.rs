@@ -102,12 +102,12 @@ impl Request {
 
     /// Returns the request for the HTTP library: in origin form with `Host` for HTTP/1.1 (RFC 9112
     /// section 3.2.1), with an absolute URI for HTTP/2 and HTTP/3 (RFC 9113 section 8.3.1, RFC 9114
-    /// section 4.3.1), and there without the fields of HTTP/1.1's connections.
+    /// section 4.3.1) and without connection-specific fields.
     pub(crate) fn to_http(
         &self,
         version: Version,
     ) -> Result<http::Request<Full<Bytes>>, ClientError> {
-        let framed = version >= Version::HTTP_2;
+        let http2_or_3 = version >= Version::HTTP_2;
         let host = match self.headers.get(HOST) {
             Some(host) => host.to_str().unwrap_or_default().to_owned(),
             None => self.target.authority(),
@@ -117,7 +117,7 @@ impl Request {
             url: self.target.to_string(),
             reason: error.to_string(),
         };
-        let uri = match framed {
+        let uri = match http2_or_3 {
             true => Uri::builder()
                 .scheme(self.target.scheme().name())
                 .authority(host.as_str())
@@ -128,7 +128,7 @@ impl Request {
         };
         let mut request = http::Request::builder().method(self.method.clone()).uri(uri);
         let mut headers = HeaderMap::with_capacity(self.headers.len() + 1);
-        match framed {
+        match http2_or_3 {
             true => request = request.version(version),
             false => {
                 let value = HeaderValue::from_str(&host).map_err(|error| bad(error.into()))?;
@@ -136,7 +136,7 @@ impl Request {
             }
         }
         for (name, value) in self.headers.iter().filter(|(name, _)| *name != HOST) {
-            if !framed || !is_connection_specific(name, value) {
+            if !http2_or_3 || !is_connection_specific(name, value) {
                 headers.append(name, value.clone());
             }
         }
@@ -151,7 +151,7 @@ impl Request {
     /// Returns the head as HTTP/1.1 text, for later versions too, as curl prints it.
     pub(crate) fn head_text(&self, version: Version) -> Result<Vec<u8>, ClientError> {
         let request = self.to_http(version)?;
-        let framed = version >= Version::HTTP_2;
+        let http2_or_3 = version >= Version::HTTP_2;
         let version = match version {
             Version::HTTP_3 => "3",
             Version::HTTP_2 => "2",
@@ -159,7 +159,7 @@ impl Request {
         };
         let path = self.target.path_and_query();
         let mut text = format!("{} {path} HTTP/{version}\r\n", self.method).into_bytes();
-        if let (true, Some(authority)) = (framed, request.uri().authority()) {
+        if let (true, Some(authority)) = (http2_or_3, request.uri().authority()) {
             text.extend_from_slice(format!("Host: {authority}\r\n").as_bytes());
         }
         for (name, value) in request.headers() {
@@ -187,9 +187,9 @@ fn title_case(name: &str) -> String {
     let mut upper = true;
     name.chars()
         .map(|letter| {
-            let now = if upper { letter.to_ascii_uppercase() } else { letter };
+            let cased = if upper { letter.to_ascii_uppercase() } else { letter };
             upper = letter == '-';
-            now
+            cased
         })
         .collect()
 }
@@ -236,19 +236,19 @@ mod tests {
 
     #[test]
     fn rfc9112_3_2_1_origin_form_and_rfc9113_8_3_1_absolute_uri() {
-        let one = request().to_http(Version::HTTP_11).unwrap();
+        let http1 = request().to_http(Version::HTTP_11).unwrap();
         assert_eq!(
-            (one.uri().to_string().as_str(), &one.headers()[HOST]),
+            (http1.uri().to_string().as_str(), &http1.headers()[HOST]),
             ("/x?y", &"a.test:8443".parse().unwrap())
         );
-        assert_eq!(one.headers()[AUTHORIZATION], "Basic dXNlcjpwdw==");
-        let two = request().to_http(Version::HTTP_2).unwrap();
-        assert_eq!(two.uri().to_string(), "https://a.test:8443/x?y");
-        assert!(!two.headers().contains_key(HOST));
+        assert_eq!(http1.headers()[AUTHORIZATION], "Basic dXNlcjpwdw==");
+        let http2 = request().to_http(Version::HTTP_2).unwrap();
+        assert_eq!(http2.uri().to_string(), "https://a.test:8443/x?y");
+        assert!(!http2.headers().contains_key(HOST));
     }
 
     #[test]
-    fn rfc9114_4_2_fields_of_http1_connections_stay_there() {
+    fn rfc9114_4_2_connection_specific_fields_are_sent_over_http1_only() {
         let mut request = request();
         for field in [
             "Connection: close",
@@ -274,11 +274,11 @@ mod tests {
     #[test]
     fn rfc9110_15_4_redirections_change_method_and_drop_credentials() {
         let post = Request { method: Method::POST, body: "x".into(), ..request() };
-        let there = Target::parse("https://b.test/").unwrap();
-        let got = post.clone().redirected(302, there.clone());
-        assert_eq!((&got.method, got.body.len()), (&Method::GET, 0));
-        assert!(!got.headers.contains_key(AUTHORIZATION));
-        assert_eq!(post.redirected(307, there).method, Method::POST);
+        let other_origin = Target::parse("https://b.test/").unwrap();
+        let redirected = post.clone().redirected(302, other_origin.clone());
+        assert_eq!((&redirected.method, redirected.body.len()), (&Method::GET, 0));
+        assert!(!redirected.headers.contains_key(AUTHORIZATION));
+        assert_eq!(post.redirected(307, other_origin).method, Method::POST);
     }
 
     #[test]

@@ -99,7 +99,7 @@ impl Resolver {
     }
 }
 
-/// Names below `localhost` are this machine too, and not every resolver knows that (RFC 6761 section
+/// Maps names below `localhost` to `localhost`, because not every resolver does (RFC 6761 section
 /// 6.3).
 fn name_to_look_up(host: &str) -> &str {
     let below = host.strip_suffix('.').unwrap_or(host).rsplit_once('.');
@@ -118,7 +118,7 @@ fn parse_override(entry: &str) -> Option<AddressOverride> {
     let (port, list) = rest.split_once(':')?;
     let addresses = list
         .split(',')
-        .map(|one| one.trim_start_matches('[').trim_end_matches(']').parse().ok())
+        .map(|address| address.trim_start_matches('[').trim_end_matches(']').parse().ok())
         .collect::<Option<Vec<IpAddr>>>()?;
     let host = (host != "*").then(|| host.to_owned());
     (host.as_deref() != Some("")).then_some(())?;
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn fixed_addresses_come_before_the_resolver() {
+    async fn overrides_take_precedence_over_the_resolver() {
         assert_eq!(resolve(&["a.test:443:127.0.0.1,[::1]"], "A.test").await.len(), 2);
         assert_eq!(
             resolve(&["a.test:443:127.0.0.2", "*:443:127.0.0.3"], "a.test").await,
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_entries_are_named() {
+    fn malformed_overrides_are_refused() {
         for entry in ["", "a", "a:1", "a:b:127.0.0.1", "a:1:x", ":1:127.0.0.1"] {
             let error = Resolver::default().add_override(entry).unwrap_err();
             assert_eq!(error.exit_code(), 2);

@@ -25,7 +25,7 @@ pub enum Stream<S> {
 /// to a peer that is gone do nothing, so that its response is read first.
 pub struct SharedStream<S>(Arc<Mutex<Inner<S>>>);
 
-/// What a stream has recorded.
+/// What a stream has recorded about reads and writes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StreamCounters {
     /// When the first flush was started, or a write had to wait.
@@ -42,11 +42,11 @@ struct Inner<S> {
     stream: Stream<S>,
     written: bool,
     /// Whether a write has failed because the peer is gone.
-    gone: bool,
+    peer_gone: bool,
     reader: Option<Waker>,
     counters: StreamCounters,
     failure: Option<io::Error>,
-    received: HeadCapture,
+    head: HeadCapture,
     /// Informational heads since the last request.
     informational: usize,
 }
@@ -67,11 +67,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
         Self(Arc::new(Mutex::new(Inner {
             stream,
             written: false,
-            gone: false,
+            peer_gone: false,
             reader: None,
             counters: StreamCounters { secured, ..StreamCounters::default() },
             failure: None,
-            received: HeadCapture::default(),
+            head: HeadCapture::default(),
             informational: 0,
         })))
     }
@@ -137,13 +137,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
 
     /// Returns the response head as received (HTTP/1.1 only).
     pub(crate) fn take_head(&self) -> Vec<u8> {
-        std::mem::take(&mut self.lock().received.bytes)
+        std::mem::take(&mut self.lock().head.bytes)
     }
 
     /// Resets times and head for the next request.
     pub(crate) fn reset_for_request(&self) {
         let mut inner = self.lock();
-        inner.received = HeadCapture::default();
+        inner.head = HeadCapture::default();
         inner.informational = 0;
         if inner.counters.first_byte.is_some() {
             inner.written = false;
@@ -198,7 +198,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Inner<S> {
         copy
     }
 
-    /// From now on reads the response.
+    /// Allows reads from now on.
     fn start_reading(&mut self) {
         if self.counters.sent.is_none() {
             self.counters.sent = Some(Instant::now());
@@ -208,14 +208,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Inner<S> {
         }
     }
 
-    /// Returns whether a failed write leaves a response to read; the failure is kept for when there
-    /// is none.
-    fn outlives(&mut self, error: &io::Error) -> bool {
+    /// Returns whether a response may still be readable after this write error. Keeps the error, to
+    /// report it if no response arrives.
+    fn tolerate_write_error(&mut self, error: &io::Error) -> bool {
         use io::ErrorKind as Kind;
         if !matches!(error.kind(), Kind::BrokenPipe | Kind::ConnectionReset) {
             return false;
         }
-        self.gone = true;
+        self.peer_gone = true;
         self.failure.get_or_insert_with(|| io::Error::new(error.kind(), error.to_string()));
         self.start_reading();
         true
@@ -256,7 +256,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for SharedStream<S> {
             [] if buffer.remaining() > 0 => inner.counters.ended = true,
             bytes => {
                 inner.counters.first_byte.get_or_insert_with(Instant::now);
-                inner.received.take(bytes);
+                inner.head.push(bytes);
             }
         }
         Poll::Ready(Ok(()))
@@ -270,7 +270,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for SharedStream<S> {
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
         let inner = &mut *self.lock();
-        if inner.gone {
+        if inner.peer_gone {
             return Poll::Ready(Ok(data.len()));
         }
         match Pin::new(&mut inner.stream).poll_write(cx, data) {
@@ -278,7 +278,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for SharedStream<S> {
                 inner.written |= count > 0;
                 Poll::Ready(Ok(count))
             }
-            Poll::Ready(Err(error)) if inner.outlives(&error) => Poll::Ready(Ok(data.len())),
+            Poll::Ready(Err(error)) if inner.tolerate_write_error(&error) => {
+                Poll::Ready(Ok(data.len()))
+            }
             Poll::Ready(Err(error)) => Poll::Ready(Err(inner.fail(error))),
             Poll::Pending => {
                 if inner.written {
@@ -291,13 +293,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for SharedStream<S> {
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let inner = &mut *self.lock();
-        if !inner.written || inner.gone {
+        if !inner.written || inner.peer_gone {
             return Poll::Ready(Ok(()));
         }
         inner.start_reading();
         match ready!(Pin::new(&mut inner.stream).poll_flush(cx)) {
             Ok(()) => Poll::Ready(Ok(())),
-            Err(error) if inner.outlives(&error) => Poll::Ready(Ok(())),
+            Err(error) if inner.tolerate_write_error(&error) => Poll::Ready(Ok(())),
             Err(error) => Poll::Ready(Err(inner.fail(error))),
         }
     }
@@ -360,38 +362,41 @@ pub(crate) fn tls_error(error: io::Error) -> Result<TlsError, io::Error> {
 #[derive(Default)]
 struct HeadCapture {
     bytes: Vec<u8>,
-    /// Where the head that is being copied starts.
+    /// Start of the head that is being copied.
     start: usize,
-    whole: bool,
+    complete: bool,
 }
 
 /// Maximum length of the copy of a head.
 const MAX_HEAD_BYTES: usize = 256 * 1024;
 
 impl HeadCapture {
-    fn take(&mut self, mut more: &[u8]) {
-        while !self.whole && !more.is_empty() {
-            let from = self.bytes.len().saturating_sub(2).max(self.start);
-            let old = self.bytes.len();
-            self.bytes.extend_from_slice(&more[..more.len().min(MAX_HEAD_BYTES - old)]);
-            let Some(end) = empty_line(&self.bytes[from..]).map(|end| from + end) else {
-                self.whole = self.bytes.len() == MAX_HEAD_BYTES;
+    fn push(&mut self, mut more: &[u8]) {
+        while !self.complete && !more.is_empty() {
+            let old_len = self.bytes.len();
+            let search_from = old_len.saturating_sub(2).max(self.start);
+            self.bytes.extend_from_slice(&more[..more.len().min(MAX_HEAD_BYTES - old_len)]);
+            let Some(end) =
+                end_of_empty_line(&self.bytes[search_from..]).map(|end| search_from + end)
+            else {
+                self.complete = self.bytes.len() == MAX_HEAD_BYTES;
                 return;
             };
             self.bytes.truncate(end);
-            more = &more[end - old..];
+            more = &more[end - old_len..];
             let informational = self.bytes[self.start..]
                 .split(u8::is_ascii_whitespace)
                 .nth(1)
                 .is_some_and(|status| status.len() == 3 && status[0] == b'1' && status != b"101");
-            self.whole = !informational || end == MAX_HEAD_BYTES;
+            self.complete = !informational || end == MAX_HEAD_BYTES;
             self.start = end;
         }
     }
 }
 
-/// Where an empty line ends. A line feed alone also ends a line (RFC 9112 section 2.2).
-fn empty_line(bytes: &[u8]) -> Option<usize> {
+/// Returns where the first empty line ends. A line feed alone also ends a line (RFC 9112 section
+/// 2.2).
+fn end_of_empty_line(bytes: &[u8]) -> Option<usize> {
     (0..bytes.len()).find_map(|at| match bytes[at..] {
         [b'\n', b'\n', ..] => Some(at + 2),
         [b'\n', b'\r', b'\n', ..] => Some(at + 3),
@@ -403,7 +408,7 @@ fn empty_line(bytes: &[u8]) -> Option<usize> {
 /// bound).
 pub(crate) const MAX_INFORMATIONAL: usize = 16;
 
-/// The error for more than that.
+/// The error message for more than [`MAX_INFORMATIONAL`] informational responses.
 pub(crate) fn too_many_informational() -> String {
     format!("more than {MAX_INFORMATIONAL} informational responses without a final one")
 }
@@ -416,23 +421,23 @@ mod tests {
 
     const HEADS: &[u8] = b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\nHTTP/1.1 200 OK\r\nC: d\r\n\r\n";
 
-    /// What is copied of heads and a body that arrive in pieces of these lengths.
+    /// Returns what is copied of a response that arrives in pieces of these lengths.
     fn captured(heads: &[u8], body: &[u8], cuts: &[usize]) -> Vec<u8> {
-        let mut tap = HeadCapture::default();
+        let mut capture = HeadCapture::default();
         let all = [heads, body].concat();
         let mut rest = all.as_slice();
         for &cut in cuts {
-            let (now, later) = rest.split_at(cut.min(rest.len()));
-            tap.take(now);
+            let (piece, later) = rest.split_at(cut.min(rest.len()));
+            capture.push(piece);
             rest = later;
         }
-        tap.take(rest);
-        tap.bytes
+        capture.push(rest);
+        capture.bytes
     }
 
     proptest! {
         #[test]
-        fn rfc9110_15_2_heads_end_where_the_last_one_ends(cuts in proptest::collection::vec(1..9usize, 0..40)) {
+        fn rfc9110_15_2_the_copy_ends_with_the_final_head(cuts in proptest::collection::vec(1..9usize, 0..40)) {
             prop_assert_eq!(captured(HEADS, b"body\r\n\r\nbody", &cuts), HEADS);
         }
 
@@ -448,12 +453,12 @@ mod tests {
         }
 
         #[test]
-        fn a_head_without_end_is_copied_only_so_far(size in 1..70_000usize) {
-            let mut tap = HeadCapture::default();
+        fn the_copy_of_an_endless_head_is_limited(size in 1..70_000usize) {
+            let mut capture = HeadCapture::default();
             for _ in 0..MAX_HEAD_BYTES / size + 2 {
-                tap.take(&vec![b'x'; size]);
+                capture.push(&vec![b'x'; size]);
             }
-            prop_assert_eq!(tap.bytes.len(), MAX_HEAD_BYTES);
+            prop_assert_eq!(capture.bytes.len(), MAX_HEAD_BYTES);
         }
     }
 }

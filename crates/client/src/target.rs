@@ -99,7 +99,7 @@ impl Target {
         self.url.path().rsplit('/').next().filter(|name| !name.is_empty())
     }
 
-    /// Returns user name and password as they are sent, if the URL has them.
+    /// Returns the percent-decoded user name and password, if the URL has them.
     pub fn credentials(&self) -> Option<(Vec<u8>, Vec<u8>)> {
         let user = self.url.username();
         let password = self.url.password();
@@ -158,11 +158,11 @@ impl fmt::Display for Target {
     }
 }
 
-/// Whether a URL starts with a scheme (RFC 3986 section 3.1): its query may contain another URL.
+/// Whether a URL starts with a scheme (RFC 3986 section 3.1). A URL in its query does not count.
 fn has_scheme(text: &str) -> bool {
     text.split_once("://").is_some_and(|(scheme, _)| {
         scheme.starts_with(|first: char| first.is_ascii_alphabetic())
-            && scheme.chars().all(|one| one.is_ascii_alphanumeric() || "+-.".contains(one))
+            && scheme.chars().all(|char| char.is_ascii_alphanumeric() || "+-.".contains(char))
     })
 }
 
@@ -182,13 +182,13 @@ mod tests {
     }
 
     #[test]
-    fn rfc9110_7_2_host_leaves_the_default_port_out() {
+    fn rfc9110_7_2_the_host_field_omits_the_default_port() {
         assert_eq!(Target::parse("https://a.example:443/").unwrap().authority(), "a.example");
         assert_eq!(Target::parse("a.example").unwrap().scheme(), Scheme::Http);
     }
 
     #[test]
-    fn rfc3986_3_1_a_scheme_comes_first() {
+    fn rfc3986_3_1_a_scheme_stands_at_the_start_only() {
         for text in ["a.test/?to=https://b.test/", "a.test:80/https://b.test/", "a.test/#x://"] {
             let target = Target::parse(text).unwrap();
             assert_eq!((target.scheme(), target.host()), (Scheme::Http, "a.test"), "{text}");

@@ -8,7 +8,7 @@ use crate::Report;
 ///
 /// `%{name}` stands for a variable, `%header{name}` for a header field of the response, `%%` for a
 /// percent sign, `\n`, `\r` and `\t` for themselves; `%{stdout}` and `%{stderr}` switch between the
-/// two, `%{onerror}` ends the output where the transfer succeeded, `%{json}` and `%{header_json}`
+/// two, `%{onerror}` ends the output if the transfer succeeded, `%{json}` and `%{header_json}`
 /// stand for everything. Control characters in values are escaped.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template(Vec<Part>);
@@ -51,8 +51,7 @@ enum Value {
 }
 
 impl Template {
-    /// Parses a format. There are no errors: text that means nothing is printed as it is, as with
-    /// curl.
+    /// Parses a format. There are no errors: unrecognised text is printed verbatim, as with curl.
     pub fn parse(format: &str) -> Self {
         let mut parts = Vec::new();
         let mut text = String::new();
@@ -75,7 +74,7 @@ impl Template {
         Self(parts)
     }
 
-    /// Returns the names of unknown variables; they are printed as nothing.
+    /// Returns the names of unknown variables, which expand to nothing.
     pub fn unknown(&self) -> Vec<&str> {
         let known = |name: &str| SWITCHES.contains(&name) || VARIABLES.iter().any(|v| v.0 == name);
         self.0
@@ -87,7 +86,7 @@ impl Template {
             .collect()
     }
 
-    /// Renders it for a transfer.
+    /// Renders the template for a transfer.
     pub fn render(&self, report: &Report) -> Vec<Piece> {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut output = Output::Stdout;
@@ -118,12 +117,13 @@ impl Template {
         pieces
     }
 
-    /// Returns all variables with a line about each, for the help text.
+    /// Returns all variables with their descriptions, for the help text.
     pub fn variables() -> impl Iterator<Item = (&'static str, &'static str)> {
         VARIABLES.iter().map(|(name, about, _)| (*name, *about))
     }
 }
 
+/// Parses a backslash escape. Returns literal text, a part, and the number of bytes consumed.
 fn escape(rest: &str) -> (Option<String>, Option<Part>, usize) {
     let literal = match rest.as_bytes().get(1) {
         Some(b'n') => "\n",
@@ -134,6 +134,7 @@ fn escape(rest: &str) -> (Option<String>, Option<Part>, usize) {
     (Some(literal.to_owned()), None, 2)
 }
 
+/// The same for `%%`, `%{name}` and `%header{name}`.
 fn percent(rest: &str) -> (Option<String>, Option<Part>, usize) {
     if rest.starts_with("%%") {
         return (Some("%".to_owned()), None, 2);
@@ -152,10 +153,10 @@ fn percent(rest: &str) -> (Option<String>, Option<Part>, usize) {
 
 const SWITCHES: [&str; 5] = ["stdout", "stderr", "onerror", "json", "header_json"];
 
-type Get = fn(&Report) -> Value;
+type Getter = fn(&Report) -> Value;
 
 /// curl's variables first, in its order, then those of this program.
-const VARIABLES: &[(&str, &str, Get)] = &[
+const VARIABLES: &[(&str, &str, Getter)] = &[
     ("content_type", "Content-Type of the response", |r| {
         text(Some(header(r, "content-type")).filter(|value| !value.is_empty()))
     }),
@@ -366,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn text_without_meaning_is_printed_as_it_is() {
+    fn unrecognised_text_is_printed_verbatim() {
         assert_eq!(stdout(r"100% \x %{unclosed \"), r"100% \x %{unclosed \");
         let template = Template::parse("%{nonsense}%{http_code}%{stderr}");
         assert_eq!(template.unknown(), ["nonsense"]);
@@ -434,7 +435,7 @@ mod tests {
         }
 
         #[test]
-        fn text_without_marks_is_kept(format in "[^%\\\\]*") {
+        fn text_without_escapes_is_kept(format in "[^%\\\\]*") {
             prop_assert_eq!(stdout(&format), format);
         }
     }

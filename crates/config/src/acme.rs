@@ -24,8 +24,8 @@ impl ServerConfig {
             Content::Sites(content) => &*content.sites,
             Content::PingPong => &[],
         };
-        let by_acme = |site: &Site| site.certificate == Some(CertificateSource::Acme);
-        sites.iter().enumerate().filter(move |(_, site)| by_acme(site))
+        let uses_acme = |site: &Site| site.certificate == Some(CertificateSource::Acme);
+        sites.iter().enumerate().filter(move |(_, site)| uses_acme(site))
     }
 
     /// Settings that are probably wrong, one sentence each.
@@ -46,14 +46,14 @@ impl ServerConfig {
         if self.listeners.is_empty() || acme.challenges.iter().any(is_reachable) {
             return Vec::new();
         }
-        let wanted = acme.challenges.iter().map(|kind| match kind {
+        let requirements = acme.challenges.iter().map(|kind| match kind {
             ChallengeKind::TlsAlpn01 => "tls-alpn-01 needs protocol = \"https\" at port 443",
             ChallengeKind::Http01 => "http-01 needs protocol = \"redirect\" at port 80",
         });
         vec![format!(
             "no listener has a port to which the authority connects ({}); no certificate can be issued \
              unless a device in front of this server forwards such a port",
-            wanted.collect::<Vec<_>>().join(", ")
+            requirements.collect::<Vec<_>>().join(", ")
         )]
     }
 
@@ -73,13 +73,13 @@ impl ServerConfig {
                               names = [\"example.test\"]";
                 note("acme", reason.to_owned());
             }
-            let one_by_one = site.names.iter().map(std::slice::from_ref);
-            let unfit = one_by_one.chain((site.names.len() > 1).then_some(&*site.names));
-            let unfit: BTreeSet<_> = unfit
+            let single_names = site.names.iter().map(std::slice::from_ref);
+            let name_lists = single_names.chain((site.names.len() > 1).then_some(&*site.names));
+            let reasons: BTreeSet<_> = name_lists
                 .filter_map(|names| certificate_names(names).err())
                 .map(|error| error.to_string())
                 .collect();
-            unfit.into_iter().for_each(|reason| note("names", reason));
+            reasons.into_iter().for_each(|reason| note("names", reason));
         }
         if let Some(acme) = &self.acme {
             errors.extend(acme_error(acme).map(|error| error.under("acme")));
@@ -114,54 +114,55 @@ fn acme_error(acme: &AcmeConfig) -> Option<SettingError> {
     Some(SettingError::new(key, error.to_string()))
 }
 
-/// Checks that a directory can be written or created by a user; `None` is the calling user.
+/// Checks that a user can write to a directory or create it; `None` is the calling user.
 fn check_state(state: &Path, user: Option<&str>) -> Result<(), String> {
-    let mut place = state;
+    let mut existing = state;
     let metadata = loop {
-        match std::fs::metadata(place) {
+        match std::fs::metadata(existing) {
             Ok(metadata) => break metadata,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(format!("{}: {error}", place.display())),
+            Err(error) => return Err(format!("{}: {error}", existing.display())),
         }
-        place = match place.parent() {
+        existing = match existing.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
     };
     if !metadata.is_dir() {
-        return Err(format!("{} is not a directory; set state to another one", place.display()));
+        return Err(format!("{} is not a directory; set state to another one", existing.display()));
     }
     let who = user.map(|name| (name, User::from_name(name).ok().flatten()));
-    let may = match &who {
+    let writable = match &who {
         Some((_, Some(user))) => may_write(&metadata, user),
         // An unknown user is reported when the process is to become that user.
         Some((_, None)) => true,
-        None => access(place, AccessFlags::W_OK | AccessFlags::X_OK).is_ok(),
+        None => access(existing, AccessFlags::W_OK | AccessFlags::X_OK).is_ok(),
     };
-    if may {
+    if writable {
         return Ok(());
     }
     let who = who.map_or_else(|| "this user".to_owned(), |(name, _)| format!("user {name}"));
-    let made = if place == state { "" } else { ", in which the state directory would be created" };
+    let created =
+        if existing == state { "" } else { ", in which the state directory would be created" };
     Err(format!(
-        "{who} may not write to {}{made}; create {} for that user with mode 700, or set another \
+        "{who} may not write to {}{created}; create {} for that user with mode 700, or set another \
          state (--acme-state)",
-        place.display(),
+        existing.display(),
         state.display()
     ))
 }
 
-/// By the permission bits.
-fn may_write(place: &Metadata, user: &User) -> bool {
-    let mode = place.permissions().mode();
+/// Whether the permission bits of a directory allow a user to create files in it.
+fn may_write(directory: &Metadata, user: &User) -> bool {
+    let mode = directory.permissions().mode();
     let groups = CString::new(user.name.as_str())
         .ok()
         .and_then(|name| getgrouplist(&name, user.gid).ok())
         .unwrap_or_default();
     let bits = match () {
         () if user.uid.is_root() => return true,
-        () if place.uid() == user.uid.as_raw() => mode >> 6,
-        () if groups.contains(&Gid::from_raw(place.gid())) => mode >> 3,
+        () if directory.uid() == user.uid.as_raw() => mode >> 6,
+        () if groups.contains(&Gid::from_raw(directory.gid())) => mode >> 3,
         () => mode,
     };
     bits & 0o3 == 0o3
@@ -208,9 +209,9 @@ mod tests {
             let warnings = config(listeners, challenges).warnings();
             assert_eq!(!warnings.is_empty(), warned, "{listeners:?} {challenges:?}: {warnings:?}");
         }
-        let mut without = config(&[("[::]:1", Https)], &[TlsAlpn01]);
-        without.content = Content::files("/srv");
-        assert!(without.warnings().is_empty());
+        let mut without_acme = config(&[("[::]:1", Https)], &[TlsAlpn01]);
+        without_acme.content = Content::files("/srv");
+        assert!(without_acme.warnings().is_empty());
     }
 
     #[test]

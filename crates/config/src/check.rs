@@ -99,7 +99,8 @@ impl ServerConfig {
                 errors.push(SettingError::new("address", reason).under_index("listener", at));
             }
         }
-        let redirects = |one: &crate::Listener| one.protocol == ListenerProtocol::Redirect;
+        let redirects =
+            |listener: &crate::Listener| listener.protocol == ListenerProtocol::Redirect;
         if !self.listeners.is_empty() && self.listeners.iter().all(redirects) {
             let reason = "every listener redirects to https, but none serves it; add one with \
                           protocol = \"https\"";
@@ -124,7 +125,7 @@ fn site_errors(sites: &Sites) -> Vec<SettingError> {
     errors
 }
 
-/// The key in a pool's error is below those of its tables: `retry.tries`.
+/// Converts the error of a pool, whose key may be in a table: `retry.tries`.
 fn pool_error(error: PoolError) -> SettingError {
     let (key, reason) = match error {
         PoolError::Setting { key, reason } => (key, reason),
@@ -204,8 +205,10 @@ fn route_error(route: &Route, sites: &Sites) -> Option<SettingError> {
         ));
     }
     if let Action::Files(files) = &route.action
-        && let Some(other) =
-            files.precompressed.iter().find(|one| ENCODINGS.iter().all(|(name, _)| name != one))
+        && let Some(other) = files
+            .precompressed
+            .iter()
+            .find(|encoding| ENCODINGS.iter().all(|(name, _)| name != encoding))
     {
         let reason = format!(
             "{other:?} is not an encoding; allowed are \"br\", \"gzip\", \"zstd\" and \
@@ -239,22 +242,23 @@ fn is_uri_path(path: &str) -> bool {
     path.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~/!$&'()*+,=:@".contains(&byte))
 }
 
-/// Records of keys, timestamps and nonces take memory for this long; shorter times do not protect.
+/// Checks the times of keys, timestamps and nonces: their records take memory for this long, and
+/// too short times do not protect.
 fn early_error(rules: &EarlyRules) -> Option<SettingError> {
-    let out_of = |key, time: Option<Duration>, least: Duration| {
+    let check = |key, time: Option<Duration>, min: Duration| {
         let time = time?;
         let reason = format!(
             "{key} is out of range; allowed are {} to 168h",
-            firstflight_units::print_duration(least)
+            firstflight_units::print_duration(min)
         );
-        let fits = (least..=MAX_RECORD_LIFE).contains(&time);
+        let fits = (min..=MAX_RECORD_LIFE).contains(&time);
         (!fits).then(|| SettingError::new(key, reason))
     };
-    let key = out_of("idempotency_key", rules.idempotency_key, Duration::from_secs(60));
+    let key = check("idempotency_key", rules.idempotency_key, Duration::from_secs(60));
     let window = rules.timestamp.as_ref().map(|rule| rule.window);
-    let window = out_of("window", window, Duration::from_secs(1));
+    let window = check("window", window, Duration::from_secs(1));
     let lifetime = rules.nonce.as_ref().map(|rule| rule.lifetime);
-    let lifetime = out_of("lifetime", lifetime, Duration::from_secs(1));
+    let lifetime = check("lifetime", lifetime, Duration::from_secs(1));
     key.or(window.map(|error| error.under("timestamp")))
         .or(lifetime.map(|error| error.under("nonce")))
 }
@@ -302,14 +306,14 @@ impl ServerConfig {
         errors
     }
 
-    /// Cipher lists can only be checked by the TLS library.
+    /// Errors of cipher lists, which only the TLS library can check.
     fn cipher_list_errors(&self) -> Vec<SettingError> {
         let CipherPolicy { ciphers, tls13_ciphers, groups } = self.tls.ciphers.clone();
-        let none = CipherPolicy::default;
+        let default = CipherPolicy::default;
         let lists = [
-            ("ciphers", CipherPolicy { ciphers, ..none() }),
-            ("tls13_ciphers", CipherPolicy { tls13_ciphers, ..none() }),
-            ("groups", CipherPolicy { groups, ..none() }),
+            ("ciphers", CipherPolicy { ciphers, ..default() }),
+            ("tls13_ciphers", CipherPolicy { tls13_ciphers, ..default() }),
+            ("groups", CipherPolicy { groups, ..default() }),
         ];
         let error = |(key, ciphers): (&'static str, CipherPolicy)| {
             let config = ConnectorConfig { ciphers, ..ConnectorConfig::new(Trust::Anyone) };
@@ -447,11 +451,12 @@ fn check_readable(path: &Path, what: &str, fix: &str) -> Result<(), String> {
         Err(reason) => Err(format!("cannot read {what} {}: {reason}; {fix}", path.display())),
     }
 }
+
 /// How often metrics may be exported.
 const METRICS_INTERVALS: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(86_400);
 
-/// About 1 GB.
+/// Spans that take about 1 GB.
 const MAX_SPANS: usize = 1_000_000;
 
 #[cfg(test)]

@@ -11,9 +11,9 @@ pub enum ConfigError {
     /// The configuration file cannot be read.
     #[error("cannot read the configuration {path}: {reason}; set --config to a readable file")]
     ConfigFile {
-        /// The error.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// Why it cannot be read.
         reason: io::Error,
     },
     /// The configuration file has errors.
@@ -56,7 +56,7 @@ fn lines(path: &std::path::Path, problems: &[FileProblem]) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {reason}")]
 pub struct SettingError {
-    /// Where.
+    /// The setting.
     pub path: SettingPath,
     /// What is wrong, and what is allowed.
     pub reason: String,
@@ -69,9 +69,9 @@ pub struct SettingPath(Vec<PathSegment>);
 /// A segment of the path of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathSegment {
-    /// To the value of a key.
+    /// A key of a table.
     Key(Cow<'static, str>),
-    /// To an element of a list, from 0 on.
+    /// An index in a list, from 0.
     Index(usize),
 }
 
@@ -108,9 +108,9 @@ impl SettingPath {
 
 impl fmt::Display for SettingPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (path, step) in self.0.iter().enumerate() {
-            match step {
-                PathSegment::Key(key) if path == 0 => f.write_str(key)?,
+        for (position, segment) in self.0.iter().enumerate() {
+            match segment {
+                PathSegment::Key(key) if position == 0 => f.write_str(key)?,
                 PathSegment::Key(key) => write!(f, ".{key}")?,
                 PathSegment::Index(index) => write!(f, "[{index}]")?,
             }
@@ -119,7 +119,8 @@ impl fmt::Display for SettingPath {
     }
 }
 
-/// The errors of a section's settings: for each its key, whether it is allowed, and what is.
+/// Returns the errors of checks that failed. A check has a key, whether its value is allowed, and
+/// the reason if it is not.
 pub(crate) fn failed_checks<const N: usize>(
     checks: [(&'static str, bool, &str); N],
 ) -> Vec<SettingError> {
@@ -127,7 +128,7 @@ pub(crate) fn failed_checks<const N: usize>(
     failed.map(|(key, _, reason)| SettingError::new(key, reason)).collect()
 }
 
-/// The known name with the fewest differing characters. Returns `None` if none is similar.
+/// Returns the known name that is closest to `name`, or `None` if none is similar.
 pub(crate) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     known
         .iter()

@@ -44,7 +44,7 @@ pub struct Http3Settings {
 }
 
 impl Http3Settings {
-    /// All settings that are not allowed, with what is.
+    /// Returns an error for each setting that is not allowed, with the allowed values.
     pub fn errors(&self) -> Vec<SettingError> {
         let token_lifetimes = Duration::from_nanos(1)..=MAX_TOKEN_LIFETIME;
         let (retry_above, refuse_above) = (self.retry_above, self.refuse_above);
@@ -90,7 +90,7 @@ impl Default for Http3Settings {
     }
 }
 
-/// The minimum of QUIC (RFC 9000 section 14), and what Ethernet carries over IPv6.
+/// The minimum of QUIC (RFC 9000 section 14), and the UDP payload of an Ethernet frame over IPv6.
 const MTU_RANGE: std::ops::RangeInclusive<u16> = 1200..=1452;
 
 /// The maximum lifetime of ticket keys.

@@ -87,7 +87,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// All settings that are not allowed, with what is.
+    /// Returns an error for each setting that is not allowed, with the allowed values.
     pub fn errors(&self) -> Vec<SettingError> {
         let zero = "a timeout of 0 would end every connection; allowed is more than 0s";
         failed_checks([

@@ -114,7 +114,7 @@ impl Default for Policy {
 }
 
 impl fmt::Display for Mode {
-    /// Writes the name that the configuration has for it.
+    /// Writes the name that the configuration uses.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)
     }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_looser_mode_allows_all_that_a_stricter_one_allows() {
+    fn a_looser_mode_allows_all_requests_of_a_stricter_mode() {
         assert!(Mode::ALL.is_sorted());
         let methods = [
             Method::GET,
@@ -250,7 +250,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn anything_that_decodes_to_a_path_below_a_rule_is_under_it(
+        fn every_encoding_of_a_path_below_a_rule_is_under_the_rule(
             tail in "[ -~]{0,20}",
             spell in prop::collection::vec(0u8..3, 3),
         ) {

@@ -92,12 +92,16 @@ impl<T> Prefixes<T> {
         self.0.iter().map(|entry| (format!("/{}", entry.segments.join("/")), &entry.value))
     }
 
-    fn longest(&self, path: &[Cow<'_, str>], of: fn(&Entry<T>) -> &Vec<String>) -> Option<usize> {
+    fn longest(
+        &self,
+        path: &[Cow<'_, str>],
+        segments_of: fn(&Entry<T>) -> &Vec<String>,
+    ) -> Option<usize> {
         let prefixes = self.0.iter().enumerate().filter(|(_, entry)| {
-            let segments = of(entry);
-            segments.len() <= path.len() && segments.iter().zip(path).all(|(ours, its)| ours == its)
+            let prefix = segments_of(entry);
+            prefix.len() <= path.len() && prefix.iter().zip(path).all(|(a, b)| a == b)
         });
-        // The first of two that differ only in case.
+        // Of two that differ only in case, the first one.
         prefixes.rev().max_by_key(|(_, entry)| entry.segments.len()).map(|(at, _)| at)
     }
 }
@@ -122,12 +126,12 @@ fn segments(path: &str) -> Option<Vec<Cow<'_, str>>> {
 fn segment(raw: &str) -> Option<Cow<'_, str>> {
     let decoded = percent_decode_str(raw).decode_utf8().ok()?;
     // A remaining percent sign was encoded itself, or is not followed by two hex digits.
-    let clear = !decoded.is_empty()
+    let unambiguous = !decoded.is_empty()
         && decoded != "."
         && decoded != ".."
         && !decoded.contains(['/', '\\', '%', ';'])
         && !decoded.contains(char::is_control);
-    clear.then_some(decoded)
+    unambiguous.then_some(decoded)
 }
 
 #[cfg(test)]

@@ -83,14 +83,14 @@ fn sections() -> Vec<Section> {
 struct Section {
     heading: &'static str,
     about: String,
-    /// In their order of declaration.
+    /// The keys in their order of declaration.
     keys: Vec<Key>,
 }
 
 struct Key {
     name: &'static str,
     kind: Kind,
-    /// In TOML, if there is a useful literal.
+    /// The default in TOML, if there is a useful literal.
     default: Option<String>,
     required: bool,
     about: String,
@@ -98,7 +98,7 @@ struct Key {
 
 /// What kind of value a key takes.
 enum Kind {
-    /// In words.
+    /// A description in words.
     Plain(String),
     /// One of these values, each with its meaning.
     Choice(Vec<(String, String)>),
@@ -128,11 +128,11 @@ fn section<T: JsonSchema + DeserializeOwned>(heading: &'static str) -> Section {
 /// The schema of a value, without the alternative for a missing key.
 fn form(schema: &Value) -> &Value {
     let forms = schema.get("anyOf").and_then(Value::as_array);
-    let some = |form: &&Value| form["type"] != "null" && form["const"] != false;
+    let is_value = |form: &&Value| form["type"] != "null" && form["const"] != false;
     match forms {
         Some(forms) if schema.get("x-kind").is_none() => {
-            let mut some = forms.iter().filter(some);
-            match (some.next(), some.next()) {
+            let mut values = forms.iter().filter(is_value);
+            match (values.next(), values.next()) {
                 (Some(only), None) => only,
                 _ => schema,
             }
@@ -146,7 +146,7 @@ fn choices(form: &Value) -> &[Value] {
     form.get("oneOf").and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// `section` is the heading of the section that has the key.
+/// Returns the kind of a key. `section` is the heading of its section.
 fn kind(section: &str, key: &str, form: &Value) -> Kind {
     if let Some(kind) = form.get("x-kind").and_then(Value::as_str) {
         return Kind::Plain(kind.to_owned());
@@ -158,17 +158,17 @@ fn kind(section: &str, key: &str, form: &Value) -> Kind {
     if !choices.is_empty() {
         return Kind::Choice(choices);
     }
-    let of = |form: &Value| {
+    let type_of = |form: &Value| {
         let kinds = form["type"].as_array().cloned().unwrap_or_else(|| vec![form["type"].clone()]);
         kinds
             .iter()
             .find_map(|kind| kind.as_str().filter(|kind| *kind != "null").map(str::to_owned))
     };
     let path = format!("{}.{key}", section.trim_matches(['[', ']']));
-    let words = match of(form).as_deref() {
+    let words = match type_of(form).as_deref() {
         Some("boolean") => "`true` or `false`",
         Some("integer" | "number") => "a number",
-        Some("array") if of(&form["items"]).as_deref() == Some("object") => {
+        Some("array") if type_of(&form["items"]).as_deref() == Some("object") => {
             return Kind::Section(format!("[[{path}]]"));
         }
         Some("array") => "a list of strings",

@@ -39,7 +39,7 @@ pub struct ServerConfig {
     pub tickets: TicketSettings,
     /// Limits.
     pub limits: Limits,
-    /// Proxies whose `X-Forwarded-For` tells a request's client.
+    /// Proxies whose `X-Forwarded-For` identifies a request's client.
     pub trusted_proxies: Vec<IpNetwork>,
     /// The access log, if any.
     pub access_log: Option<AccessLogSettings>,
@@ -232,7 +232,7 @@ pub enum CertificateSource {
     /// addresses and the sites' names; self-signed for names that the authority may not sign.
     Development,
     /// Generated at startup: ECDSA P-256, for localhost, the listeners' addresses and `names`. Only
-    /// clients that get it trust it.
+    /// clients that are given it trust it.
     SelfSigned {
         /// Additional host names and addresses.
         names: Vec<String>,

@@ -172,7 +172,7 @@ pub struct Nonce {
 impl Content {
     /// Serves the files below a directory, under any name.
     pub fn files(root: impl Into<PathBuf>) -> Self {
-        Self::one(Action::Files(FileSettings::new(root)), BTreeMap::new())
+        Self::single_route(Action::Files(FileSettings::new(root)), BTreeMap::new())
     }
 
     /// Forwards to the HTTP server at an address (`http://HOST:PORT`, `unix:/PATH`), under any
@@ -183,10 +183,10 @@ impl Content {
     pub fn upstream(address: &str) -> Result<Self, InvalidAddress> {
         let pool = PoolConfig::new(vec![address.parse()?]);
         let name = "upstream".to_owned();
-        Ok(Self::one(Action::Upstream(name.clone()), BTreeMap::from([(name, pool)])))
+        Ok(Self::single_route(Action::Upstream(name.clone()), BTreeMap::from([(name, pool)])))
     }
 
-    fn one(action: Action, upstreams: BTreeMap<String, PoolConfig>) -> Self {
+    fn single_route(action: Action, upstreams: BTreeMap<String, PoolConfig>) -> Self {
         let sites = vec![Site::new(vec![Route::new("/", action)])];
         Self::Sites(Sites { sites, upstreams })
     }
@@ -212,7 +212,7 @@ impl Site {
         }
     }
 
-    /// What may run early below each path: a policy, and the modes of this site's routes.
+    /// Returns `policy` with the modes of this site's routes.
     ///
     /// # Errors
     /// [`InvalidRulePath`]: the path of a route.
@@ -221,8 +221,9 @@ impl Site {
         modes.into_iter().try_fold(policy.clone(), |policy, (path, mode)| policy.rule(path, mode))
     }
 
-    /// What its routes say about early data, by path: nothing if none says anything. Sites with equal
-    /// rules let the same requests run early, since all else is the same for the whole server.
+    /// Returns the rules of the routes for early data, by path; none if all routes have the
+    /// default. Sites with equal rules let the same requests run early, since the other settings
+    /// are the server's.
     pub fn early_rules(&self) -> Vec<(&str, &EarlyRules)> {
         let mut rules: Vec<_> =
             self.routes.iter().map(|route| (route.path.as_str(), &route.early)).collect();

@@ -42,15 +42,15 @@ fn parse(text: &str) -> Result<BTreeMap<String, String>, String> {
 
 /// `$2y$COST$` and 53 characters: 16 bytes of salt, 23 of the hash.
 fn is_bcrypt(hash: &str) -> bool {
-    let Some((cost, rest)) =
+    let Some((cost, digest)) =
         ["$2a$", "$2b$", "$2y$"].iter().find_map(|kind| hash.strip_prefix(kind)?.split_once('$'))
     else {
         return false;
     };
     let alphabet = |byte: u8| byte.is_ascii_alphanumeric() || b"./".contains(&byte);
     cost.parse().is_ok_and(|cost: u8| (4..=31).contains(&cost))
-        && rest.len() == 53
-        && rest.bytes().all(alphabet)
+        && digest.len() == 53
+        && digest.bytes().all(alphabet)
 }
 
 #[cfg(test)]

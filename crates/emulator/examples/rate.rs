@@ -1,9 +1,9 @@
-//! Measures what one TCP connection carries through a rate of 10, 100 and 1,000 Mbit/s, and holds
-//! it against the ideal: 1,448 bytes of payload in an IP packet of 1,500 (TCP with time stamps).
+//! Measures the goodput of one TCP connection through a rate of 10, 100 and 1,000 Mbit/s, and
+//! compares it with the ideal: 1,448 bytes of payload in an IP packet of 1,500 (TCP with timestamps).
 //!
 //! `cargo run --release -p firstflight-emulator --example rate [-- [SECONDS] [tun] [--json]]`
 //!
-//! Ends with 1 if a rate is wrong by more than a percent.
+//! Exits with status 1 if a rate is wrong by more than a percent.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -39,9 +39,9 @@ fn main() -> Result<ExitCode, Failure> {
     let mut results = Vec::new();
     for (index, mbits) in RATES.into_iter().enumerate() {
         let server = SocketAddr::from((network.path(index)?.server, PORT));
-        let taken = transfer(&network, &listener, server, Duration::from_secs_f64(seconds))?;
+        let transferred = transfer(&network, &listener, server, Duration::from_secs_f64(seconds))?;
         let dropped = network.path_counters(index)?.up.dropped();
-        let measured = Measured { mbits, taken, dropped };
+        let measured = Measured { mbits, transferred, dropped };
         if !as_json {
             println!("{measured}");
         }
@@ -59,7 +59,7 @@ fn main() -> Result<ExitCode, Failure> {
 }
 
 fn path(mbits: f64) -> PathConfig {
-    // Short, so that a sender's buffer of usual size keeps the queue filled while something stalls.
+    // Short delays, so that a sender's buffer of usual size keeps the queue filled during stalls.
     let (up, down) = (Duration::from_millis(1), Duration::from_millis(1));
     let queue_bytes = RateSpec::default_queue_bytes(mbits, up + down);
     let mut path = PathConfig::delays(format!("{mbits} Mbit/s"), up, down);
@@ -69,21 +69,21 @@ fn path(mbits: f64) -> PathConfig {
 
 struct Measured {
     mbits: f64,
-    /// Bytes, and in what time.
-    taken: (u64, Duration),
+    /// The bytes received, and the time that they took.
+    transferred: (u64, Duration),
     dropped: u64,
 }
 
 impl Measured {
     fn goodput(&self) -> f64 {
-        self.taken.0 as f64 * 8.0 / self.taken.1.as_secs_f64() / 1e6
+        self.transferred.0 as f64 * 8.0 / self.transferred.1.as_secs_f64() / 1e6
     }
 
     fn ideal(&self) -> f64 {
         self.mbits * 1_448.0 / 1_500.0
     }
 
-    /// From 0: as ideal.
+    /// The relative error of the goodput.
     fn error(&self) -> f64 {
         self.goodput() / self.ideal() - 1.0
     }
@@ -97,8 +97,8 @@ impl Measured {
             "rate_mbps": self.mbits,
             "goodput_mbps": self.goodput(),
             "ideal_mbps": self.ideal(),
-            "bytes": self.taken.0,
-            "seconds": self.taken.1.as_secs_f64(),
+            "bytes": self.transferred.0,
+            "seconds": self.transferred.1.as_secs_f64(),
             "dropped_by_queue": self.dropped,
             "passed": self.passed(),
         })
@@ -120,7 +120,8 @@ impl std::fmt::Display for Measured {
     }
 }
 
-/// Sends for a while, and says what arrived in how long once it flowed steadily.
+/// Sends during a warm-up and `length`. Returns the bytes received after the warm-up, and the time
+/// that they took.
 fn transfer(
     network: &Network,
     listener: &TcpListener,
@@ -134,28 +135,28 @@ fn transfer(
         // Ends when the reader has closed.
         while (&client).write_all(&chunk).is_ok() {}
     })?;
-    let taken = read_steadily(accepted, length)?;
+    let transferred = read_steadily(accepted, length)?;
     sender.join().map_err(|_| "the sender panicked")?;
-    Ok(taken)
+    Ok(transferred)
 }
 
 fn read_steadily(mut stream: TcpStream, length: Duration) -> io::Result<(u64, Duration)> {
     let mut buffer = vec![0; 1 << 16];
-    let began = Instant::now();
-    while began.elapsed() < WARM_UP {
-        let _ = some(stream.read(&mut buffer)?)?;
+    let start = Instant::now();
+    while start.elapsed() < WARM_UP {
+        let _ = nonzero(stream.read(&mut buffer)?)?;
     }
-    let (began, mut bytes) = (Instant::now(), 0);
+    let (start, mut bytes) = (Instant::now(), 0);
     loop {
-        let elapsed = began.elapsed();
+        let elapsed = start.elapsed();
         if elapsed >= length {
             return Ok((bytes, elapsed));
         }
-        bytes += some(stream.read(&mut buffer)?)?;
+        bytes += nonzero(stream.read(&mut buffer)?)?;
     }
 }
 
-fn some(length: usize) -> io::Result<u64> {
+fn nonzero(length: usize) -> io::Result<u64> {
     match length {
         0 => Err(io::ErrorKind::UnexpectedEof.into()),
         length => Ok(length as u64),
@@ -163,6 +164,6 @@ fn some(length: usize) -> io::Result<u64> {
 }
 
 const RATES: [f64; 3] = [10.0, 100.0, 1_000.0];
-/// Slow start is over, and the queue is full.
+/// Until slow start is over and the queue is full.
 const WARM_UP: Duration = Duration::from_secs(1);
 const PORT: u16 = 9;

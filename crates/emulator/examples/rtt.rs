@@ -1,5 +1,5 @@
-//! Measures the link's own error by UDP echoes over paths of 0.2, 2, 20 and 200 ms, and holds it
-//! against the bounds that the project promises for an idle machine.
+//! Measures the link's own error by UDP echoes over paths of 0.2, 2, 20 and 200 ms, and compares it
+//! with the bounds that the project promises for an idle machine.
 //!
 //! `cargo run --release -p firstflight-emulator --example rtt [-- [SAMPLES] [loaded] [awake] [tun]
 //! [--json]]`
@@ -10,14 +10,14 @@
 //! - `tun`: TUN devices instead of packet rings
 //! - `--json`: all errors in nanoseconds, in the order in which they were measured
 //!
-//! The link's error is that of both packets of an echo, from the timestamp of the sender's kernel to
-//! that of the receiver's kernel, less the path's delay. Its own error is without the time in which
-//! the machine did not run the link. The echo's error is the round trip as the sender sees it: it
-//! contains the waking of the sender and of the echo server as well.
+//! The link's error is the time that both packets of an echo take from the sender's kernel to the
+//! receiver's kernel, by the kernels' timestamps, minus the path's round-trip time. The link's own
+//! error excludes the time in which the machine did not run the link. The echo's error is that of the
+//! round trip as measured by the sender: it includes the wake-ups of the sender and the echo server.
 //!
-//! An echo of which the link delivered a packet more than a millisecond late is counted as spoiled,
-//! as the lab does with its samples, but not left out here. Ends with 1 if a bound of the own error
-//! is missed.
+//! Like a sample of the lab, an echo is spoiled if the link delivered one of its packets more than a
+//! millisecond late. Here, spoiled echoes are counted but not left out. Exits with status 1 if the own
+//! error exceeds a bound.
 
 use std::hint::black_box;
 use std::io::{self, IoSliceMut};
@@ -81,11 +81,11 @@ struct Options {
 }
 
 impl Options {
-    fn read(words: impl Iterator<Item = String>) -> Result<Self, Failure> {
+    fn read(arguments: impl Iterator<Item = String>) -> Result<Self, Failure> {
         let (loaded, awake, json) = (false, false, false);
         let backend = Backend::PacketRings;
         let mut options = Self { samples: 300, loaded, awake, backend, json };
-        for word in words {
+        for word in arguments {
             match word.as_str() {
                 "loaded" => options.loaded = true,
                 "awake" => options.awake = true,
@@ -102,7 +102,7 @@ impl Options {
     }
 }
 
-/// What the link's own errors may be on a path, in microseconds.
+/// The limits of the link's own error on a path.
 struct Bound {
     rtt: Duration,
     p50_us: Option<f64>,
@@ -122,20 +122,20 @@ const EARLIEST_US: f64 = -20.0;
 struct Echo {
     /// The round trip's error as the sender sees it.
     error_ns: i64,
-    /// The link's, by the kernel's timestamps.
+    /// The link's error, by the kernel's timestamps.
     link_error_ns: i64,
-    /// For how long of this the machine did not run the link.
+    /// The part of the link's error during which the machine did not run the link.
     stalled_ns: i64,
     /// How late the link delivered the later of its two packets.
     lateness_ns: u64,
 }
 
-/// Later than this, a delivery is the machine's doing.
+/// The machine, not the link, causes later deliveries.
 const SPOILED_NS: u64 = 1_000_000;
 
 struct Measured<'a> {
     bound: &'a Bound,
-    /// In the order in which they were measured.
+    /// The echoes in the order in which they were measured.
     echoes: Vec<Echo>,
     own_us: Vec<f64>,
     link_us: Vec<f64>,
@@ -290,13 +290,13 @@ impl Load {
     fn start() -> Result<Self, Failure> {
         let allowed = sched_getaffinity(Pid::from_raw(0))?;
         let core = (0..CpuSet::count()).rfind(|cpu| allowed.is_set(*cpu).unwrap_or(false));
-        let mut only = CpuSet::new();
-        only.set(core.ok_or("no core to load")?)?;
+        let mut cpus = CpuSet::new();
+        cpus.set(core.ok_or("no core to load")?)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = thread::Builder::new().name("load".to_owned()).spawn(move || {
-            // Unpinned it is a load as well, if not always on the same core.
-            let _ = sched_setaffinity(Pid::from_raw(0), &only);
+            // Without pinning, the load may move between cores.
+            let _ = sched_setaffinity(Pid::from_raw(0), &cpus);
             let mut number = 0u64;
             while !stopped.load(Ordering::Relaxed) {
                 number = black_box(number.wrapping_mul(3).wrapping_add(1));
@@ -343,13 +343,13 @@ fn probe(server: SocketAddr, rtt: Duration, count: usize, tap: &Tap) -> io::Resu
             return Err(io::Error::other("an echo is not two packets"));
         }
         let lateness_ns = packets.iter().map(CapturedPacket::lateness_ns).max().unwrap_or(0);
-        // The link has the monotonic clock, the kernel's timestamps are of the real-time clock.
+        // The link uses the monotonic clock; the kernel's timestamps are of the real-time clock.
         let offset_ns = now_ns(ClockId::CLOCK_REALTIME)? - now_ns(ClockId::CLOCK_MONOTONIC)?;
-        let sent_ns: i64 = packets.iter().map(|one| one.arrival_ns as i64 + offset_ns).sum();
+        let sent_ns: i64 = packets.iter().map(|packet| packet.arrival_ns as i64 + offset_ns).sum();
         let link_error_ns = received_ns + received_there_ns - sent_ns - rtt.as_nanos() as i64;
-        let stalled_ns = packets.iter().map(|one| one.stalled_ns as i64).sum();
+        let stalled_ns = packets.iter().map(|packet| packet.stalled_ns as i64).sum();
         echoes.push(Echo { error_ns, link_error_ns, stalled_ns, lateness_ns });
-        // Not in step with the echo before.
+        // A varying pause, so that echoes are not in step.
         thread::sleep(Duration::from_micros(300 + number % 7 * 100));
     }
     Ok(echoes)
@@ -379,6 +379,6 @@ fn nanoseconds(time: nix::sys::time::TimeSpec) -> i64 {
     time.tv_sec() * 1_000_000_000 + time.tv_nsec()
 }
 
-/// For all samples of a path.
+/// Limits the time for all samples of a path.
 const MAX_DURATION: Duration = Duration::from_secs(60);
 const PORT: u16 = 7;

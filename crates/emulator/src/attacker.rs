@@ -30,16 +30,16 @@ pub struct Resend<'a> {
     /// How many attempts connect first and then send at the same time, so that they race (at most
     /// 256).
     pub concurrent: usize,
-    /// How long a server may be silent before its response counts as complete. Long enough for it
-    /// to have executed the request; bounds each step of an attempt, and connecting a second later, so
-    /// that a lost SYN is no failure.
+    /// How long a server may be silent before its response counts as complete; must be long enough
+    /// for executing the request. Limits each step of an attempt; connecting has one second more, so
+    /// that a lost SYN is resent.
     pub idle_timeout: Duration,
 }
 
 /// The result of one attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attempt {
-    /// The number of bytes that the server responded.
+    /// The length of the server's response in bytes.
     pub bytes_received: u64,
     /// How the connection ended.
     pub end: ConnectionEnd,
@@ -106,7 +106,7 @@ fn round(resend: &Resend<'_>, size: usize) -> Result<Vec<Attempt>, LinkError> {
         streams.into_iter().map(|stream| AttemptState::send(stream, resend)).collect();
     loop {
         let now = Instant::now();
-        attempts.iter_mut().for_each(|each| each.advance(now, resend.idle_timeout));
+        attempts.iter_mut().for_each(|attempt| attempt.advance(now, resend.idle_timeout));
         if !wait(&attempts, now)? {
             return Ok(attempts.iter().map(AttemptState::attempt).collect());
         }
@@ -115,25 +115,29 @@ fn round(resend: &Resend<'_>, size: usize) -> Result<Vec<Attempt>, LinkError> {
 
 /// Waits until an attempt can continue. Returns false if all have ended.
 fn wait(attempts: &[AttemptState], now: Instant) -> Result<bool, LinkError> {
-    let open = attempts.iter().filter_map(|each| match &each.state {
+    let open = attempts.iter().filter_map(|attempt| match &attempt.state {
         State::Open { stream, deadline, .. } => Some((stream, *deadline)),
         State::Ended(_) => None,
     });
     let (mut descriptors, deadlines): (Vec<_>, Vec<_>) =
         open.map(|(stream, deadline)| (readable(stream.as_fd()), deadline)).unzip();
-    let Some(first) = deadlines.into_iter().min() else {
+    let Some(earliest) = deadlines.into_iter().min() else {
         return Ok(false);
     };
-    wait_for(&mut descriptors, first, now).map(|()| true)
+    wait_for(&mut descriptors, earliest, now).map(|()| true)
 }
 
 fn readable(socket: BorrowedFd<'_>) -> PollFd<'_> {
     PollFd::new(socket, PollFlags::POLLIN)
 }
 
-/// Waits until a descriptor is readable, or until `first`.
-fn wait_for(descriptors: &mut [PollFd<'_>], first: Instant, now: Instant) -> Result<(), LinkError> {
-    let limit = TimeSpec::from_duration(first.saturating_duration_since(now));
+/// Waits until a descriptor is readable, or until the deadline.
+fn wait_for(
+    descriptors: &mut [PollFd<'_>],
+    deadline: Instant,
+    now: Instant,
+) -> Result<(), LinkError> {
+    let limit = TimeSpec::from_duration(deadline.saturating_duration_since(now));
     match ppoll(descriptors, Some(limit), None) {
         Ok(_) | Err(Errno::EINTR) => Ok(()),
         Err(errno) => Err(LinkError::system("listen to the attacked server", errno)),
@@ -171,7 +175,7 @@ impl AttemptState {
                 let deadline = Instant::now() + resend.idle_timeout;
                 State::Open { stream, deadline, half_closed: false }
             }
-            Err(error) => State::Ended(end(error.kind())),
+            Err(error) => State::Ended(connection_end(error.kind())),
         };
         Self { bytes_received: 0, limit: Instant::now() + MAX_ATTEMPT_DURATION, state }
     }
@@ -202,7 +206,7 @@ impl AttemptState {
                         let _ = stream.shutdown(Shutdown::Write);
                         break None;
                     }
-                    kind => break Some(end(kind)),
+                    kind => break Some(connection_end(kind)),
                 },
             }
         };
@@ -220,7 +224,7 @@ impl AttemptState {
     }
 }
 
-fn end(kind: ErrorKind) -> ConnectionEnd {
+fn connection_end(kind: ErrorKind) -> ConnectionEnd {
     match kind {
         ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => ConnectionEnd::Reset,
         kind => ConnectionEnd::Failed(kind),
@@ -229,7 +233,7 @@ fn end(kind: ErrorKind) -> ConnectionEnd {
 
 /// Concurrent connections of one round; below the usual limit of descriptors.
 const MAX_CONCURRENT: usize = 256;
-/// No response to a first flight is longer.
+/// More than any response to a first flight.
 const MAX_BYTES: u64 = 64 << 20;
 const MAX_ATTEMPT_DURATION: Duration = Duration::from_secs(60);
 /// When the kernel resends a SYN (RFC 6298 section 2.1).

@@ -55,8 +55,8 @@ impl Forwarder {
             chains,
             margin: WakeMargin::new(),
             stall: Stall::default(),
-            seen_ns: monotonic_ns(),
-            worked: false,
+            clock_ns: monotonic_ns(),
+            moved_packets: false,
             counters: Counters::default(),
             tap,
             commands: received,
@@ -99,7 +99,7 @@ impl Forwarder {
 
 impl Drop for Forwarder {
     fn drop(&mut self) {
-        // Either fails only if the thread has ended.
+        // Both fail only if the thread has ended.
         let _ = self.commands.send(Command::Stop);
         self.wake();
         if let Some(thread) = self.thread.take() {
@@ -122,9 +122,9 @@ struct ForwardingLoop<P> {
     chains: Chains,
     margin: WakeMargin,
     stall: Stall,
-    /// The clock when it was last read, and whether packets were moved since.
-    seen_ns: u64,
-    worked: bool,
+    /// The time when the clock was last read, and whether packets were moved since then.
+    clock_ns: u64,
+    moved_packets: bool,
     counters: Counters,
     tap: Tap,
     commands: Receiver<Command>,
@@ -135,7 +135,7 @@ impl<P: Port> ForwardingLoop<P> {
     fn run(mut self) {
         // Signals are for other threads.
         let _ = SigSet::all().thread_block();
-        // What the kernel refuses shows in the lateness.
+        // Refused settings show up in the lateness.
         let _ = wake_promptly();
         while self.run_commands() {
             self.collect();
@@ -150,8 +150,8 @@ impl<P: Port> ForwardingLoop<P> {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Replace { path, up, down, done } => {
-                    // What arrived before passes the old cells. At most as much as a ring contains,
-                    // because a sender may be faster than this loop.
+                    // Packets that have already arrived pass the old cells. Bounded by the size of a
+                    // ring, because a sender may be faster than this loop.
                     (0..MAX_WAITING / MAX_BATCH).take_while(|_| self.collect()).count();
                     self.chains.replace(path, &up, &down);
                     let _ = done.send(());
@@ -163,9 +163,9 @@ impl<P: Port> ForwardingLoop<P> {
                     let _ = reply.send(self.counters);
                 }
                 Command::CountPath { path, reply } => {
-                    let of =
+                    let counters =
                         |direction| self.chains.counters(channel_index(path, direction)).clone();
-                    let (up, down) = (of(Direction::Up), of(Direction::Down));
+                    let (up, down) = (counters(Direction::Up), counters(Direction::Down));
                     let _ = reply.send(PathCounters { up, down });
                 }
                 Command::Stop => return false,
@@ -188,14 +188,14 @@ impl<P: Port> ForwardingLoop<P> {
                 }) else {
                     break;
                 };
-                self.worked = true;
+                self.moved_packets = true;
                 let Some((channel, frame, stamp)) = arrived else {
                     self.counters.unexpected += 1;
                     continue;
                 };
                 let offset = *offset.get_or_insert_with(unix_offset_ns);
-                // Read for each packet: this thread may have waited since the one before, and this
-                // packet have arrived meanwhile.
+                // Read for each packet, because this thread may have been preempted after the last
+                // packet, and this one may have arrived meanwhile.
                 let now = monotonic_ns();
                 let arrival_ns = stamp.map_or(now, |stamp| arrival(stamp, offset, now));
                 if self.chains.bytes() + frame.len() > MAX_IN_TRANSIT_BYTES {
@@ -226,25 +226,25 @@ impl<P: Port> ForwardingLoop<P> {
             };
             // Read before sending: the receiver's kernel may respond within the call.
             let now = monotonic_ns();
-            self.saw(now);
+            self.observe_clock(now);
             if due > now {
                 return;
             }
-            self.worked = true;
-            let Some(mut exit) = self.chains.pop(now) else {
+            self.moved_packets = true;
+            let Some(mut packet) = self.chains.pop(now) else {
                 return;
             };
-            if exit.dropped_by.is_some() {
+            if packet.dropped_by.is_some() {
                 self.counters.dropped += 1;
-                record(&self.tap, exit);
+                record(&self.tap, packet);
                 continue;
             }
-            let stalled_ns = self.stall.within(exit.due_ns, now);
-            let (_, direction) = path_and_direction(exit.channel);
-            let frame = exit.altered.as_ref().map_or(&exit.frame, |altered| &altered.1);
+            let stalled_ns = self.stall.within(packet.due_ns, now);
+            let (_, direction) = path_and_direction(packet.channel);
+            let frame = packet.altered.as_ref().map_or(&packet.frame, |altered| &altered.1);
             let mut writer = self.tap.writer();
             let sent = self.ports[1 - ingress_port(direction)].send(frame);
-            let counted = self.chains.counters_mut(exit.channel);
+            let counted = self.chains.counters_mut(packet.channel);
             if sent.is_ok() {
                 self.counters.delivered += 1;
                 counted.delivered += 1;
@@ -252,9 +252,9 @@ impl<P: Port> ForwardingLoop<P> {
             } else {
                 self.counters.refused += 1;
                 counted.lost += 1;
-                exit.dropped_by = Some(REFUSED);
+                packet.dropped_by = Some(REFUSED);
             }
-            writer.record(CapturedPacket { stalled_ns, ..captured(exit, now) });
+            writer.record(CapturedPacket { stalled_ns, ..captured(packet, now) });
         }
     }
 
@@ -263,11 +263,11 @@ impl<P: Port> ForwardingLoop<P> {
     fn pause(&mut self) {
         let Some(due) = self.chains.next_due() else {
             self.sleep(None);
-            self.seen_ns = monotonic_ns();
+            self.clock_ns = monotonic_ns();
             return;
         };
         let now = monotonic_ns();
-        self.saw(now);
+        self.observe_clock(now);
         let remaining = due.saturating_sub(now);
         let margin = self.margin.for_sleep(remaining);
         if remaining <= margin {
@@ -276,19 +276,20 @@ impl<P: Port> ForwardingLoop<P> {
         }
         let length = remaining - margin;
         let slept = self.sleep(Some(length));
-        self.seen_ns = monotonic_ns();
+        self.clock_ns = monotonic_ns();
         if slept {
-            self.margin.observe(remaining, self.seen_ns.saturating_sub(now + length));
-            self.stall.observe(now + length, self.seen_ns);
+            self.margin.observe(remaining, self.clock_ns.saturating_sub(now + length));
+            self.stall.observe(now + length, self.clock_ns);
         }
     }
 
-    /// Notes the time. If no packets were moved since the last time, what passed was a stall.
-    fn saw(&mut self, now: u64) {
-        if !self.worked {
-            self.stall.observe(self.seen_ns, now);
+    /// Records the time. If no packets were moved since the last call, the time in between may be a
+    /// stall.
+    fn observe_clock(&mut self, now: u64) {
+        if !self.moved_packets {
+            self.stall.observe(self.clock_ns, now);
         }
-        (self.seen_ns, self.worked) = (now, false);
+        (self.clock_ns, self.moved_packets) = (now, false);
     }
 
     /// Returns whether the whole time was slept.
@@ -302,7 +303,7 @@ impl<P: Port> ForwardingLoop<P> {
         match ppoll(&mut descriptors, limit, None) {
             Ok(0) => true,
             Ok(_) => {
-                // Usually it is not ready; it only has to be reset.
+                // Resets the event, which usually is not set.
                 let _ = self.wakeup.read();
                 false
             }
@@ -323,24 +324,24 @@ fn waited_ns() -> Option<u64> {
 }
 
 /// Records a packet that was not delivered.
-fn record(tap: &Tap, exit: ProcessedPacket) {
-    tap.writer().record(captured(exit, monotonic_ns()));
+fn record(tap: &Tap, packet: ProcessedPacket) {
+    tap.writer().record(captured(packet, monotonic_ns()));
 }
 
 /// A packet for the tap, delivered or dropped at `now`.
-fn captured(exit: ProcessedPacket, now: u64) -> CapturedPacket {
-    let (path, direction) = path_and_direction(exit.channel);
+fn captured(packet: ProcessedPacket, now: u64) -> CapturedPacket {
+    let (path, direction) = path_and_direction(packet.channel);
     CapturedPacket {
         path,
         direction,
-        arrival_ns: exit.arrival_ns,
-        due_ns: exit.due_ns,
+        arrival_ns: packet.arrival_ns,
+        due_ns: packet.due_ns,
         delivered_ns: now,
         stalled_ns: 0,
-        dropped_by: exit.dropped_by,
-        length: exit.frame.len(),
-        frame: exit.frame,
-        altered: exit.altered.map(|(by, frame)| AlteredFrame { by, frame }),
+        dropped_by: packet.dropped_by,
+        length: packet.frame.len(),
+        frame: packet.frame,
+        altered: packet.altered.map(|(by, frame)| AlteredFrame { by, frame }),
     }
 }
 
@@ -374,11 +375,11 @@ mod tests {
     use crate::path::{client_address, server_address};
 
     #[test]
-    fn the_kernel_tells_how_long_a_thread_waited() {
+    fn the_waiting_time_of_a_thread_is_read_from_schedstat() {
         assert_eq!(waited_ns().is_some(), std::path::Path::new("/proc/self/schedstat").exists());
     }
 
-    /// Two packets, of which the second arrives while the first is handled.
+    /// Receives two packets, the second of which arrives while the first is handled.
     struct SlowPort {
         fd: EventFd,
         received: u32,
@@ -427,8 +428,8 @@ mod tests {
             chains,
             margin: WakeMargin::new(),
             stall: Stall::default(),
-            seen_ns: monotonic_ns(),
-            worked: false,
+            clock_ns: monotonic_ns(),
+            moved_packets: false,
             counters: Counters::default(),
             tap: Tap::new(64, 1 << 10),
             commands: channel().1,
@@ -437,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_find_the_link_full_arrived_and_were_lost() {
+    fn packets_beyond_the_limit_of_the_link_count_as_arrived_and_lost() {
         let mut chains = Chains::new(&[(&[], &[])], 1);
         chains.push(0, monotonic_ns(), vec![0; MAX_IN_TRANSIT_BYTES].into());
         let mut engine = engine(chains, &Arc::default());
@@ -449,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_arrives_while_others_are_handled_is_not_early() {
+    fn a_packet_that_arrives_during_a_batch_keeps_its_arrival_time() {
         let arrived = Arc::new(AtomicU64::new(0));
         let mut engine = engine(Chains::new(&[(&[], &[])], 1), &arrived);
         engine.collect();

@@ -1,8 +1,8 @@
 //! Entering a namespace of a running network, for people and their programs.
 //!
 //! A namespace has no name, so a process that was not started inside cannot enter it. A holder is
-//! an idle process inside: a process that may read its files in `/proc` can enter its namespaces. It has
-//! its own mount namespace, in which `/etc/hosts` has the names of the network.
+//! an idle process inside: a process that may read its files in `/proc` can enter its namespaces. The
+//! holder has its own mount namespace, in which `/etc/hosts` has the names of the network.
 
 use std::ffi::{CString, OsString};
 use std::fs::{self, File};
@@ -49,12 +49,12 @@ impl Namespace {
         let hosts = CString::new(hosts.as_os_str().as_bytes())
             .map_err(|e| LinkError::system(step, io::Error::from(e)))?;
         let mut command = Command::new("/bin/sh");
-        // It ends when its standard input is closed.
+        // The shell ends when its standard input is closed.
         command.args(["-c", "read end", HOLDER_NAME]).stdin(Stdio::piped());
         command.stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
         command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
         // SAFETY: the child of a process with threads may only make async-signal-safe calls;
-        // `set_up_mounts` makes system calls alone, on strings that were made before.
+        // `set_up_mounts` only makes system calls, on strings that exist already.
         unsafe { command.pre_exec(move || set_up_mounts(&hosts)) };
         self.spawn_child(command).map(|process| NamespaceHolder { process })
     }
@@ -67,8 +67,8 @@ fn set_up_mounts(hosts: &CString) -> io::Result<()> {
     // Mounts made here stay private; later mounts of the machine propagate here.
     mount(none, c"/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)?;
     mount(Some(hosts.as_c_str()), c"/etc/hosts", none, MsFlags::MS_BIND, none)?;
-    // A view of its own process ids. A container may refuse that; the machine's /proc works as
-    // well.
+    // Shows the process ids of its namespace. A container may refuse this mount; the machine's /proc
+    // works as well.
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     let _ = mount(Some(c"proc"), c"/proc", Some(c"proc"), flags, none);
     Ok(())
@@ -85,7 +85,7 @@ pub fn holders() -> Vec<u32> {
     ids.collect()
 }
 
-/// `files` is the directory of the process in `/proc`.
+/// Whether a process is a holder. `files` is its directory in `/proc`.
 fn is_holder(files: &Path) -> bool {
     let line = fs::read(files.join("cmdline")).unwrap_or_default();
     line.split(|byte| *byte == 0).nth(3) == Some(HOLDER_NAME.as_bytes())
@@ -95,21 +95,21 @@ fn is_holder(files: &Path) -> bool {
 /// enough: the files of any process belong to root once it is not dumpable (proc(5)).
 fn is_own(files: &Path) -> bool {
     let status = fs::read_to_string(files.join("status")).unwrap_or_default();
-    let us = geteuid().to_string();
+    let own_id = geteuid().to_string();
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
-    ids.is_some_and(|ids| ids.split_whitespace().all(|id| id == us))
+    ids.is_some_and(|ids| ids.split_whitespace().all(|id| id == own_id))
 }
 
 /// Enters the namespaces of a holder, and returns those of its `variables` that are set. The
 /// calling process keeps its process id: its children are inside, and end with the network.
 ///
-/// Any process can look like a holder, so one of another user is refused, also for root, and
-/// nothing else of its environment is used: a `PATH` would choose which programs run.
+/// Any process can look like a holder. So a holder of another user is refused, even for root, and no
+/// other variables of its environment are used: its `PATH` would decide which programs run.
 ///
-/// Call it while the process has one thread.
+/// The calling process must have only one thread.
 ///
 /// # Errors
-/// [`LinkError::NotAHolder`] if the process is not one, [`LinkError::HolderOfOtherUser`] if it
+/// [`LinkError::NotAHolder`] if the process is not a holder, [`LinkError::HolderOfOtherUser`] if it
 /// belongs to another user, or the step that the kernel refused.
 pub fn enter(holder: u32, variables: &[&str]) -> Result<Vec<(OsString, OsString)>, LinkError> {
     // Opened once: later the id may belong to another process.
@@ -160,7 +160,7 @@ fn selected_variables(environment: &[u8], names: &[&str]) -> Vec<(OsString, OsSt
         let part = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
         Some((part(&line[..at]), part(&line[at + 1..])))
     });
-    pairs.filter(|(name, _)| names.iter().any(|wanted| name == wanted)).collect()
+    pairs.filter(|(name, _)| names.iter().any(|selected| name == selected)).collect()
 }
 
 /// Identifies holders: the `$0` of their shell.
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_environment_is_parsed() {
+    fn selected_variables_are_read_from_any_environment() {
         let read = |environment| selected_variables(environment, &["A", "B", "C", "no sign"]);
         let pair = |name: &str, value: &str| (OsString::from(name), OsString::from(value));
         let environment = b"A=1\0PATH=/evil\0B=x=y\0AB=1\0C=\0=nameless\0no sign\0\0";

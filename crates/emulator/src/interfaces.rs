@@ -11,7 +11,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMetric, RouteScope};
 use rtnetlink::{Handle, LinkUnspec, LinkVeth, RouteMessageBuilder, new_connection};
 
-use crate::path::{ATTACKER, TOWARDS_ATTACKER, client_address, server_address};
+use crate::path::{ATTACKER_ADDRESS, SERVER_ADDRESS_FOR_ATTACKER, client_address, server_address};
 use crate::{LinkError, Namespace};
 
 /// The four namespaces of the network.
@@ -24,14 +24,14 @@ pub(crate) struct Namespaces<'a> {
 
 /// TCP settings of every route.
 #[derive(Clone, Copy)]
-pub(crate) struct Transport<'a> {
+pub(crate) struct RouteSettings<'a> {
     pub(crate) congestion_control: &'a str,
     pub(crate) initial_window: u32,
 }
 
 /// The type of the interfaces of client and server.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ends {
+pub(crate) enum EndpointKind {
     /// A veth end.
     Ethernet,
     /// A TUN device.
@@ -44,12 +44,12 @@ pub(crate) const CLIENT_SIDE: &str = "to-client";
 pub(crate) const SERVER_SIDE: &str = "to-server";
 
 /// Connects client and server to the link by veth pairs, with packet rings at the link's ends.
-pub(crate) fn pairs(namespaces: &Namespaces<'_>) -> Result<(), LinkError> {
+pub(crate) fn create_veth_pairs(namespaces: &Namespaces<'_>) -> Result<(), LinkError> {
     in_namespace(namespaces.link, async |netlink| {
-        netlink.pair(CLIENT_SIDE, WIRE, namespaces.client.as_fd()).await?;
-        netlink.pair(SERVER_SIDE, WIRE, namespaces.server.as_fd()).await?;
-        netlink.forwarding_end(CLIENT_SIDE).await?;
-        netlink.forwarding_end(SERVER_SIDE).await
+        netlink.create_veth_pair(CLIENT_SIDE, WIRE, namespaces.client.as_fd()).await?;
+        netlink.create_veth_pair(SERVER_SIDE, WIRE, namespaces.server.as_fd()).await?;
+        netlink.bring_up_ring_interface(CLIENT_SIDE).await?;
+        netlink.bring_up_ring_interface(SERVER_SIDE).await
     })
 }
 
@@ -58,32 +58,39 @@ pub(crate) fn pairs(namespaces: &Namespaces<'_>) -> Result<(), LinkError> {
 pub(crate) fn configure(
     namespaces: &Namespaces<'_>,
     paths: usize,
-    ends: Ends,
-    transport: Transport<'_>,
+    kind: EndpointKind,
+    route_settings: RouteSettings<'_>,
 ) -> Result<(), LinkError> {
     in_namespace(namespaces.attacker, async |netlink| {
-        netlink.pair(WIRE, ATTACKER_LINK, namespaces.server.as_fd()).await
+        netlink.create_veth_pair(WIRE, ATTACKER_LINK, namespaces.server.as_fd()).await
     })?;
     in_namespace(namespaces.client, async |netlink| {
-        netlink.loopback().await?;
+        netlink.bring_up_loopback().await?;
         let peers = (0..paths).map(|path| (client_address(path), server_address(path)));
-        let macs = (ends == Ends::Ethernet).then_some((CLIENT_MAC, SERVER_MAC));
-        netlink.endpoint(WIRE, macs, peers.collect(), transport).await
+        let macs = (kind == EndpointKind::Ethernet).then_some((CLIENT_MAC, SERVER_MAC));
+        netlink.configure_endpoint(WIRE, macs, peers.collect(), route_settings).await
     })?;
     in_namespace(namespaces.server, async |netlink| {
-        netlink.loopback().await?;
+        netlink.bring_up_loopback().await?;
         let peers = (0..paths).map(|path| (server_address(path), client_address(path)));
-        let macs = (ends == Ends::Ethernet).then_some((SERVER_MAC, CLIENT_MAC));
-        netlink.endpoint(WIRE, macs, peers.collect(), transport).await?;
-        let peers = vec![(TOWARDS_ATTACKER, ATTACKER)];
+        let macs = (kind == EndpointKind::Ethernet).then_some((SERVER_MAC, CLIENT_MAC));
+        netlink.configure_endpoint(WIRE, macs, peers.collect(), route_settings).await?;
+        let peers = vec![(SERVER_ADDRESS_FOR_ATTACKER, ATTACKER_ADDRESS)];
         let macs = Some((ATTACKER_LINK_MAC, ATTACKER_MAC));
-        netlink.endpoint(ATTACKER_LINK, macs, peers, transport).await
+        netlink.configure_endpoint(ATTACKER_LINK, macs, peers, route_settings).await
     })?;
     in_namespace(namespaces.attacker, async |netlink| {
-        netlink.loopback().await?;
-        let servers = (0..paths).map(server_address).chain([TOWARDS_ATTACKER]);
-        let peers = servers.map(|server| (ATTACKER, server)).collect();
-        netlink.endpoint(WIRE, Some((ATTACKER_MAC, ATTACKER_LINK_MAC)), peers, transport).await
+        netlink.bring_up_loopback().await?;
+        let servers = (0..paths).map(server_address).chain([SERVER_ADDRESS_FOR_ATTACKER]);
+        let peers = servers.map(|server| (ATTACKER_ADDRESS, server)).collect();
+        netlink
+            .configure_endpoint(
+                WIRE,
+                Some((ATTACKER_MAC, ATTACKER_LINK_MAC)),
+                peers,
+                route_settings,
+            )
+            .await
     })
 }
 
@@ -92,12 +99,14 @@ fn in_namespace(
     namespace: &Namespace,
     requests: impl AsyncFnOnce(Netlink) -> Result<(), LinkError> + Send,
 ) -> Result<(), LinkError> {
-    let opening = |e: io::Error| LinkError::system("open rtnetlink", e);
+    let open_error = |e: io::Error| LinkError::system("open rtnetlink", e);
     namespace.run(|| {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(opening)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build()
+            .map_err(open_error)?;
         runtime.block_on(async {
-            let (connection, handle, _) = new_connection().map_err(opening)?;
+            let (connection, handle, _) = new_connection().map_err(open_error)?;
             tokio::spawn(connection);
             requests(Netlink(handle)).await
         })
@@ -108,7 +117,7 @@ struct Netlink(Handle);
 
 impl Netlink {
     /// Creates a veth pair, with one end here and the other in `namespace`.
-    async fn pair(
+    async fn create_veth_pair(
         &self,
         here: &str,
         there: &str,
@@ -116,38 +125,38 @@ impl Netlink {
     ) -> Result<(), LinkError> {
         let step = || format!("make the interface pair {here} and {there}");
         let request = LinkVeth::new(here, there).mtu(MTU).build();
-        self.0.link().add(request).execute().await.map_err(refused(step))?;
+        self.0.link().add(request).execute().await.map_err(netlink_error(step))?;
         let request = LinkUnspec::new_with_index(index(there)?).setns_by_fd(namespace.as_raw_fd());
-        self.0.link().set(request.build()).execute().await.map_err(refused(step))
+        self.0.link().set(request.build()).execute().await.map_err(netlink_error(step))
     }
 
-    /// Brings up an interface that is only used by a ring.
-    async fn forwarding_end(&self, name: &str) -> Result<(), LinkError> {
+    /// Brings up an interface of the link, which only a ring uses.
+    async fn bring_up_ring_interface(&self, name: &str) -> Result<(), LinkError> {
         disable_offloads(name)?;
-        self.up(LinkUnspec::new_with_index(index(name)?).arp(false).up().build(), name).await
+        self.bring_up(LinkUnspec::new_with_index(index(name)?).arp(false).up().build(), name).await
     }
 
-    async fn loopback(&self) -> Result<(), LinkError> {
-        self.up(LinkUnspec::new_with_index(index("lo")?).up().build(), "lo").await
+    async fn bring_up_loopback(&self) -> Result<(), LinkError> {
+        self.bring_up(LinkUnspec::new_with_index(index("lo")?).up().build(), "lo").await
     }
 
-    async fn up(
+    async fn bring_up(
         &self,
         request: rtnetlink::packet_route::link::LinkMessage,
         name: &str,
     ) -> Result<(), LinkError> {
         let step = || format!("bring up the interface {name}");
-        self.0.link().set(request).execute().await.map_err(refused(step))
+        self.0.link().set(request).execute().await.map_err(netlink_error(step))
     }
 
     /// Brings up an interface with addresses: each pair is a local address and the peer reached
     /// from it. `macs` are the local and the peers' address; a TUN device has none.
-    async fn endpoint(
+    async fn configure_endpoint(
         &self,
         name: &str,
         macs: Option<([u8; 6], [u8; 6])>,
         pairs: Vec<(Ipv4Addr, Ipv4Addr)>,
-        transport: Transport<'_>,
+        route_settings: RouteSettings<'_>,
     ) -> Result<(), LinkError> {
         let index = index(name)?;
         let request = LinkUnspec::new_with_index(index).up();
@@ -159,37 +168,42 @@ impl Netlink {
             // A TUN device has no offloads by default, but its queue is short.
             None => request.mtu(MTU).txqueuelen(TUN_QUEUE),
         };
-        self.up(request.build(), name).await?;
-        let mut own: Vec<_> = pairs.iter().map(|pair| pair.0).collect();
-        own.dedup();
-        for address in own {
+        self.bring_up(request.build(), name).await?;
+        let mut addresses: Vec<_> = pairs.iter().map(|pair| pair.0).collect();
+        addresses.dedup();
+        for address in addresses {
             let step = || format!("give the interface {name} the address {address}");
             let request = self.0.address().add(index, IpAddr::V4(address), 32);
-            request.execute().await.map_err(refused(step))?;
+            request.execute().await.map_err(netlink_error(step))?;
         }
         for (source, peer) in pairs {
             if let Some((_, theirs)) = macs {
-                self.neighbour(index, peer, theirs).await?;
+                self.add_neighbour(index, peer, theirs).await?;
             }
-            self.route(index, source, peer, transport).await?;
+            self.add_route(index, source, peer, route_settings).await?;
         }
         Ok(())
     }
 
-    /// A permanent neighbour entry: address resolution would delay the first packet of a path.
-    async fn neighbour(&self, index: u32, peer: Ipv4Addr, mac: [u8; 6]) -> Result<(), LinkError> {
+    /// Adds a permanent neighbour entry: address resolution would delay the first packet of a path.
+    async fn add_neighbour(
+        &self,
+        index: u32,
+        peer: Ipv4Addr,
+        mac: [u8; 6],
+    ) -> Result<(), LinkError> {
         let request = self.0.neighbours().add(index, IpAddr::V4(peer)).link_layer_address(&mac);
-        request.execute().await.map_err(refused(|| format!("add the neighbour {peer}")))
+        request.execute().await.map_err(netlink_error(|| format!("add the neighbour {peer}")))
     }
 
-    async fn route(
+    async fn add_route(
         &self,
         index: u32,
         source: Ipv4Addr,
         peer: Ipv4Addr,
-        transport: Transport<'_>,
+        route_settings: RouteSettings<'_>,
     ) -> Result<(), LinkError> {
-        let Transport { congestion_control, initial_window } = transport;
+        let RouteSettings { congestion_control, initial_window } = route_settings;
         let step = || {
             format!(
                 "add the route to {peer} with congestion control {congestion_control} and an \
@@ -206,11 +220,11 @@ impl Netlink {
             RouteMetric::InitCwnd(initial_window),
             RouteMetric::CcAlgo(congestion_control.to_owned()),
         ]));
-        self.0.route().add(request).execute().await.map_err(refused(step))
+        self.0.route().add(request).execute().await.map_err(netlink_error(step))
     }
 }
 
-fn refused(step: impl FnOnce() -> String) -> impl FnOnce(rtnetlink::Error) -> LinkError {
+fn netlink_error(step: impl FnOnce() -> String) -> impl FnOnce(rtnetlink::Error) -> LinkError {
     move |source| LinkError::Netlink { step: step(), source }
 }
 
@@ -242,18 +256,18 @@ fn disable_offloads(interface: &str) -> Result<(), LinkError> {
     let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)
         .map_err(|e| LinkError::system(step(), e))?;
     for command in OFFLOADS {
-        set(&socket, interface, command, 0).map_err(|e| LinkError::system(step(), e))?;
+        set_offload(&socket, interface, command, 0).map_err(|e| LinkError::system(step(), e))?;
     }
     Ok(())
 }
 
-fn set(socket: &impl AsRawFd, interface: &str, command: u32, data: u32) -> io::Result<()> {
-    let mut value = Value { command, data };
+fn set_offload(socket: &impl AsRawFd, interface: &str, command: u32, data: u32) -> io::Result<()> {
+    let mut value = EthtoolValue { command, data };
     // SAFETY: an all-zero ifreq is valid: plain bytes and a union of plain types.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     // The last byte stays zero; our names are shorter than the field.
-    let namespace = request.ifr_name.len() - 1;
-    for (slot, byte) in request.ifr_name[..namespace].iter_mut().zip(interface.bytes()) {
+    let capacity = request.ifr_name.len() - 1;
+    for (slot, byte) in request.ifr_name[..capacity].iter_mut().zip(interface.bytes()) {
         *slot = byte as libc::c_char;
     }
     request.ifr_ifru.ifru_data = (&raw mut value).cast();
@@ -265,7 +279,7 @@ fn set(socket: &impl AsRawFd, interface: &str, command: u32, data: u32) -> io::R
 
 /// `struct ethtool_value` of linux/ethtool.h.
 #[repr(C)]
-struct Value {
+struct EthtoolValue {
     command: u32,
     data: u32,
 }
@@ -280,28 +294,28 @@ const OFFLOADS: [u32; 4] = [0x1f, 0x24, 0x2c, 0x17];
 /// # Errors
 /// If a required setting is refused.
 pub(crate) fn apply_sysctls() -> Result<Vec<String>, LinkError> {
-    for (key, value) in REQUIRED {
-        write(key, value).map_err(|source| LinkError::Setting { key, value, source })?;
+    for (key, value) in REQUIRED_SYSCTLS {
+        write_sysctl(key, value).map_err(|source| LinkError::Setting { key, value, source })?;
     }
     let mut refused = Vec::new();
-    for (key, value) in OPTIONAL {
-        if Path::new(ROOT).join(key).exists() && write(key, value).is_err() {
+    for (key, value) in OPTIONAL_SYSCTLS {
+        if Path::new(SYSCTL_ROOT).join(key).exists() && write_sysctl(key, value).is_err() {
             refused.push(format!("{key}={value}"));
         }
     }
     Ok(refused)
 }
 
-fn write(key: &str, value: &str) -> std::io::Result<()> {
-    fs::write(Path::new(ROOT).join(key), value)
+fn write_sysctl(key: &str, value: &str) -> std::io::Result<()> {
+    fs::write(Path::new(SYSCTL_ROOT).join(key), value)
 }
 
-const ROOT: &str = "/proc/sys";
+const SYSCTL_ROOT: &str = "/proc/sys";
 
 /// TCP Fast Open as client and as server (RFC 7413).
-const REQUIRED: [(&str, &str); 1] = [("net/ipv4/tcp_fastopen", "3")];
+const REQUIRED_SYSCTLS: [(&str, &str); 1] = [("net/ipv4/tcp_fastopen", "3")];
 
-const OPTIONAL: [(&str, &str); 14] = [
+const OPTIONAL_SYSCTLS: [(&str, &str); 14] = [
     // One lost SYN would otherwise switch Fast Open off for an hour.
     ("net/ipv4/tcp_fastopen_blackhole_timeout_sec", "0"),
     // A connection must not inherit RTT and window from an earlier one. Fast Open cookies are in
@@ -321,7 +335,7 @@ const OPTIONAL: [(&str, &str); 14] = [
     // Neighbour and router discovery would be unexpected packets on the link.
     ("net/ipv6/conf/all/disable_ipv6", "1"),
     ("net/ipv6/conf/default/disable_ipv6", "1"),
-    // A response to a refused connection is a sample too.
+    // Responses to refused connections are measured too.
     ("net/ipv4/icmp_ratelimit", "0"),
     ("net/ipv4/tcp_invalid_ratelimit", "0"),
 ];

@@ -45,8 +45,8 @@
 //! between client and server, need neither root nor `/dev/net/tun` nor kernel modules that many
 //! machines lack. The deadline of each packet is computed only from its arrival, by the kernel's
 //! timestamp, so one late delivery does not delay the next. One thread forwards in both directions.
-//! It sleeps until shortly before the next deadline and spins for the rest, by a margin that it
-//! learns (60 to 300 us). The same thread sees every packet, so it is also the tap. The attacker has
+//! It sleeps until shortly before the next deadline and spins for the rest; the margin adapts between
+//! 60 and 300 us. The same thread sees every packet, so it is also the tap. The attacker has
 //! its own namespace next to the server, without delay and without keys. TUN devices are the
 //! alternative; they provide no arrival timestamps, and ordinary users often may not open them.
 //!

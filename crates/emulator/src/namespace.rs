@@ -44,7 +44,7 @@ impl Namespace {
     /// Runs `f` on a new thread inside the namespace. Sockets and threads created there are inside
     /// too, including those of an async runtime.
     ///
-    /// Use [`Namespace::spawn_child`] for child processes, which ends them with this process.
+    /// Start child processes by [`Namespace::spawn_child`], which ends them with this process.
     ///
     /// # Errors
     /// If the thread cannot be started or cannot enter.
@@ -124,7 +124,7 @@ impl Drop for Namespace {
     fn drop(&mut self) {
         if let Some((sender, handle)) = self.runner.take() {
             drop(sender);
-            // It can only have panicked, and then its children have ended.
+            // The thread can only have panicked, and then its children have ended.
             let _ = handle.join();
         }
     }
@@ -136,7 +136,8 @@ struct Job {
     reply: SyncSender<std::io::Result<Process>>,
 }
 
-/// The runner: creates the namespace, reports it, and starts children until it is dropped.
+/// The runner: creates the namespace, reports it, and starts children until the [`Namespace`]
+/// is dropped.
 fn run_children(ready: &SyncSender<Result<OwnedFd, LinkError>>, jobs: &Receiver<Job>) {
     let created = create().and_then(|descriptor| Ok((descriptor, ProcessSpawner::new()?)));
     let mut spawner = match created {

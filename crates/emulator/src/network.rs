@@ -5,7 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::chain::Chains;
 use crate::forwarder::Forwarder;
 use crate::interfaces::{
-    self, CLIENT_MAC, CLIENT_SIDE, Ends, Namespaces, SERVER_MAC, SERVER_SIDE, Transport, WIRE,
+    self, CLIENT_MAC, CLIENT_SIDE, EndpointKind, Namespaces, RouteSettings, SERVER_MAC,
+    SERVER_SIDE, WIRE,
 };
 use crate::path::{Counters, PathCounters};
 use crate::path::{MAX_PATHS, Path, PathConfig, base_delay, client_address, server_address};
@@ -15,7 +16,7 @@ use crate::tap::{Lateness, Tap};
 use crate::wake::KeepAwake;
 use crate::{Attacker, CellSpec, LinkError, Namespace};
 
-/// How packets get from the endpoints' kernels to the link and back.
+/// How packets are exchanged between the endpoints' kernels and the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Backend {
     /// Packet-socket rings on veth pairs: need no device, and arrivals have kernel timestamps.
@@ -116,7 +117,7 @@ impl Network {
         refused_settings.dedup();
         let namespaces =
             Namespaces { client: &client, link: &link, server: &server, attacker: &attacker };
-        let transport = Transport {
+        let route_settings = RouteSettings {
             congestion_control: &config.congestion_control,
             initial_window: config.initial_window,
         };
@@ -126,8 +127,8 @@ impl Network {
         let paths = config.paths.len();
         let forwarder = match config.backend {
             Backend::PacketRings => {
-                interfaces::pairs(&namespaces)?;
-                interfaces::configure(&namespaces, paths, Ends::Ethernet, transport)?;
+                interfaces::create_veth_pairs(&namespaces)?;
+                interfaces::configure(&namespaces, paths, EndpointKind::Ethernet, route_settings)?;
                 let ports = link.run(|| -> Result<_, LinkError> {
                     Ok([PacketRing::open(CLIENT_SIDE)?, PacketRing::open(SERVER_SIDE)?])
                 })??;
@@ -138,7 +139,7 @@ impl Network {
                     client.run(|| TunPort::open(WIRE, CLIENT_MAC, SERVER_MAC))??,
                     server.run(|| TunPort::open(WIRE, SERVER_MAC, CLIENT_MAC))??,
                 ];
-                interfaces::configure(&namespaces, paths, Ends::Tun, transport)?;
+                interfaces::configure(&namespaces, paths, EndpointKind::Tun, route_settings)?;
                 Forwarder::start(&link, ports, chains, paths, tap.clone())?
             }
         };
@@ -284,15 +285,15 @@ mod tests {
 
     #[test]
     fn an_invalid_configuration_is_refused_before_anything_is_built() {
-        let one = || vec![PathConfig::symmetric("x", Duration::from_millis(20))];
-        let endless = PathConfig::symmetric("x", Duration::from_secs(121));
+        let path = || vec![PathConfig::symmetric("x", Duration::from_millis(20))];
+        let slow = PathConfig::symmetric("x", Duration::from_secs(121));
         let cases = [
             (NetworkConfig::new(vec![]), "1 to 199 paths"),
-            (NetworkConfig::new(vec![one().remove(0); MAX_PATHS + 1]), "1 to 199 paths"),
-            (NetworkConfig::new(vec![endless]), "60s"),
-            (NetworkConfig { initial_window: 0, ..NetworkConfig::new(one()) }, "window"),
+            (NetworkConfig::new(vec![path().remove(0); MAX_PATHS + 1]), "1 to 199 paths"),
+            (NetworkConfig::new(vec![slow]), "60s"),
+            (NetworkConfig { initial_window: 0, ..NetworkConfig::new(path()) }, "window"),
             (
-                NetworkConfig { congestion_control: String::new(), ..NetworkConfig::new(one()) },
+                NetworkConfig { congestion_control: String::new(), ..NetworkConfig::new(path()) },
                 "congestion control",
             ),
         ];

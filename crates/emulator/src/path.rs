@@ -86,9 +86,11 @@ pub(crate) fn server_address(index: usize) -> Ipv4Addr {
     Ipv4Addr::new(NETWORK[0], NETWORK[1], third_octet(index), SERVER_HOST)
 }
 
-/// The attacker's address, and the server's address towards it.
-pub(crate) const ATTACKER: Ipv4Addr = Ipv4Addr::new(NETWORK[0], NETWORK[1], 200, CLIENT_HOST);
-pub(crate) const TOWARDS_ATTACKER: Ipv4Addr =
+/// The attacker's address.
+pub(crate) const ATTACKER_ADDRESS: Ipv4Addr =
+    Ipv4Addr::new(NETWORK[0], NETWORK[1], 200, CLIENT_HOST);
+/// The server's address on its interface to the attacker.
+pub(crate) const SERVER_ADDRESS_FOR_ATTACKER: Ipv4Addr =
     Ipv4Addr::new(NETWORK[0], NETWORK[1], 200, SERVER_HOST);
 
 /// The maximum number of paths of a network: one value of the third octet each, below the
@@ -138,7 +140,7 @@ const IPV4: &[u8] = &[0x08, 0x00];
 pub struct Counters {
     /// Delivered to the other side.
     pub delivered: u64,
-    /// Dropped by cells; [`PathCounters`] has which.
+    /// Dropped by cells; see [`PathCounters`] for each cell.
     pub dropped: u64,
     /// Not IPv4 between the two addresses of a path, and therefore not forwarded.
     pub unexpected: u64,
@@ -151,7 +153,7 @@ pub struct Counters {
     /// Refused by the receiving interface.
     pub refused: u64,
     /// How long the forwarding thread has waited for a processor, in nanoseconds, by
-    /// `/proc/thread-self/schedstat`; `None` if the kernel does not tell.
+    /// `/proc/thread-self/schedstat`; `None` if the kernel does not provide it.
     pub waited_ns: Option<u64>,
 }
 
@@ -201,11 +203,11 @@ impl ChannelCounters {
 pub struct CellCounters {
     /// The cell's name, see [`crate::CellSpec::name`].
     pub name: &'static str,
-    /// Passed on, altered or not.
+    /// Packets passed on, altered or not.
     pub passed: u64,
-    /// Altered, of those passed on.
+    /// Packets altered before they were passed on.
     pub altered: u64,
-    /// Dropped.
+    /// Packets dropped.
     pub dropped: u64,
 }
 
@@ -236,11 +238,18 @@ mod tests {
             assert_eq!(classify(&up, Direction::Up, MAX_PATHS), Some(path));
             assert_eq!(classify(&down, Direction::Down, MAX_PATHS), Some(path));
             assert_eq!(classify(&up, Direction::Down, MAX_PATHS), None);
-            assert_eq!(classify(&up, Direction::Up, path), None, "a path that is not there");
+            assert_eq!(classify(&up, Direction::Up, path), None, "no such path");
         }
         let crossed = frame(client_address(0), server_address(1));
         assert_eq!(classify(&crossed, Direction::Up, MAX_PATHS), None);
-        assert_eq!(classify(&frame(ATTACKER, TOWARDS_ATTACKER), Direction::Up, MAX_PATHS), None);
+        assert_eq!(
+            classify(
+                &frame(ATTACKER_ADDRESS, SERVER_ADDRESS_FOR_ATTACKER),
+                Direction::Up,
+                MAX_PATHS
+            ),
+            None
+        );
     }
 
     #[test]

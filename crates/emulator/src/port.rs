@@ -16,7 +16,7 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, send, socket};
 
 use crate::LinkError;
-use crate::cells::ETHERNET;
+use crate::cells::ETHERNET_HEADER;
 
 /// One side of the link.
 pub(crate) trait Port: AsFd + Send + 'static {
@@ -27,8 +27,8 @@ pub(crate) trait Port: AsFd + Send + 'static {
     /// Sends a frame to the receiving kernel.
     fn send(&mut self, frame: &[u8]) -> io::Result<()>;
 
-    /// How many frames were dropped because the port was full since the last call, if the port
-    /// knows.
+    /// How many frames were dropped since the last call because the port was full; 0 if the port
+    /// does not count them.
     fn take_dropped(&self) -> u64;
 }
 
@@ -57,17 +57,17 @@ impl PacketRing {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket(AddressFamily::Packet, SockType::Raw, flags, None)?;
         let ring = libc::tpacket_req {
-            tp_block_size: BLOCK as u32,
-            tp_block_nr: (RING / BLOCK) as u32,
-            tp_frame_size: FRAME as u32,
-            tp_frame_nr: FRAMES as u32,
+            tp_block_size: BLOCK_BYTES as u32,
+            tp_block_nr: (RING_BYTES / BLOCK_BYTES) as u32,
+            tp_frame_size: SLOT_BYTES as u32,
+            tp_frame_nr: SLOTS as u32,
         };
         let version = libc::tpacket_versions::TPACKET_V2 as c_int;
         set_option(&socket, libc::PACKET_VERSION, &version)?;
         set_option(&socket, libc::PACKET_IGNORE_OUTGOING, &1)?;
         set_option(&socket, libc::PACKET_QDISC_BYPASS, &1)?;
         set_option(&socket, libc::PACKET_RX_RING, &ring)?;
-        let length = NonZeroUsize::new(RING).expect("a ring has a size");
+        let length = NonZeroUsize::new(RING_BYTES).expect("a ring has a size");
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a new shared mapping of the ring that was just made, of exactly its size; it is
         // reached through this value only and unmapped when it is dropped.
@@ -78,9 +78,9 @@ impl PacketRing {
     }
 
     fn slot(&self) -> NonNull<u8> {
-        debug_assert!(self.next < FRAMES);
-        // SAFETY: `next` is below FRAMES and blocks hold whole frames, so this is in the mapping.
-        unsafe { self.map.add(self.next * FRAME) }
+        debug_assert!(self.next < SLOTS);
+        // SAFETY: `next` is below SLOTS and blocks hold whole frames, so this is in the mapping.
+        unsafe { self.map.add(self.next * SLOT_BYTES) }
     }
 
     fn status(&self) -> &AtomicU32 {
@@ -101,9 +101,9 @@ impl Port for PacketRing {
         // it until the releasing store below; a slot starts with a header, suitably aligned.
         let header = unsafe { start.cast::<libc::tpacket2_hdr>().as_ref() };
         let stamp = u64::from(header.tp_sec) * 1_000_000_000 + u64::from(header.tp_nsec);
-        let from = usize::from(header.tp_mac).min(FRAME);
-        let length = (header.tp_snaplen as usize).min(FRAME - from);
-        // SAFETY: `from + length` is at most FRAME, so the bytes lie inside the slot, see above.
+        let from = usize::from(header.tp_mac).min(SLOT_BYTES);
+        let length = (header.tp_snaplen as usize).min(SLOT_BYTES - from);
+        // SAFETY: `from + length` is at most SLOT_BYTES, so the bytes lie inside the slot, see above.
         let frame = unsafe { slice::from_raw_parts(start.as_ptr().add(from), length) };
         // A frame that did not fit its slot cannot be forwarded. The caller ignores an empty frame
         // like any other that belongs to no path.
@@ -111,7 +111,7 @@ impl Port for PacketRing {
         let result = take(if whole { frame } else { &[] }, Some(stamp));
         // Returns the slot to the kernel.
         self.status().store(libc::TP_STATUS_KERNEL, Ordering::Release);
-        self.next = (self.next + 1) % FRAMES;
+        self.next = (self.next + 1) % SLOTS;
         Some(result)
     }
 
@@ -136,11 +136,11 @@ impl Drop for PacketRing {
     fn drop(&mut self) {
         // SAFETY: the mapping made in `open_on`, not used after this. Failure leaves it mapped
         // until the process ends, which harms nobody.
-        let _ = unsafe { munmap(self.map.cast(), RING) };
+        let _ = unsafe { munmap(self.map.cast(), RING_BYTES) };
     }
 }
 
-/// Binds a packet socket to an interface by its index; 0 is all of them.
+/// Binds a packet socket to an interface by its index; 0 means all interfaces.
 pub(crate) fn bind(socket: &OwnedFd, index: u32) -> io::Result<()> {
     // SAFETY: an all-zero sockaddr_ll is valid: integers and bytes.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -185,37 +185,37 @@ pub(crate) fn set_option<T>(socket: &OwnedFd, name: c_int, value: &T) -> io::Res
     Errno::result(result).map(drop).map_err(io::Error::from)
 }
 
-/// One frame of an interface with an MTU of 1,500, and its header.
-const FRAME: usize = 2_048;
+/// Fits a frame of an interface with an MTU of 1,500, with the header of its slot.
+const SLOT_BYTES: usize = 2_048;
 /// 8 MiB: 30 ms of frames at 1.7 Gbit/s.
-const FRAMES: usize = 4_096;
-const RING: usize = FRAME * FRAMES;
-const BLOCK: usize = 1 << 16;
+const SLOTS: usize = 4_096;
+const RING_BYTES: usize = SLOT_BYTES * SLOTS;
+const BLOCK_BYTES: usize = 1 << 16;
 
 /// A non-blocking TUN device. See the kernel's tuntap document. Frames get an Ethernet header, so
 /// that the tap shows the same with both backends.
 pub(crate) struct TunPort {
     device: File,
-    /// Header and room for a packet.
-    buffer: Box<[u8; ETHERNET + MAX_PACKET_BYTES]>,
+    /// An Ethernet header, followed by the last packet.
+    buffer: Box<[u8; ETHERNET_HEADER + MAX_PACKET_BYTES]>,
 }
 
 impl TunPort {
-    /// Creates a device in the network namespace of the calling thread. Its frames are shown as sent
-    /// from the first address to the second.
+    /// Creates a device in the network namespace of the calling thread. Received frames get a header
+    /// with these source and destination addresses.
     pub(crate) fn open(name: &str, from: [u8; 6], to: [u8; 6]) -> Result<Self, LinkError> {
         let device = File::options()
             .read(true)
             .write(true)
             .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
-            .open(DEVICE)
+            .open(TUN_DEVICE)
             .map_err(|source| LinkError::Tun { fix: fix(&source), source })?;
         name_device(&device, name)
             .map_err(|e| LinkError::system(format!("make the TUN device {name}"), e))?;
-        let mut buffer = Box::new([0; ETHERNET + MAX_PACKET_BYTES]);
+        let mut buffer = Box::new([0; ETHERNET_HEADER + MAX_PACKET_BYTES]);
         buffer[..6].copy_from_slice(&to);
         buffer[6..12].copy_from_slice(&from);
-        buffer[12..ETHERNET].copy_from_slice(&IPV4);
+        buffer[12..ETHERNET_HEADER].copy_from_slice(&IPV4);
         Ok(Self { device, buffer })
     }
 }
@@ -223,8 +223,8 @@ impl TunPort {
 impl Port for TunPort {
     fn receive<R>(&mut self, take: impl FnOnce(&[u8], Option<u64>) -> R) -> Option<R> {
         loop {
-            return match self.device.read(&mut self.buffer[ETHERNET..]) {
-                Ok(length @ 1..) => Some(take(&self.buffer[..ETHERNET + length], None)),
+            return match self.device.read(&mut self.buffer[ETHERNET_HEADER..]) {
+                Ok(length @ 1..) => Some(take(&self.buffer[..ETHERNET_HEADER + length], None)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 // No packet, or the device is down: the poll reports when to read again.
                 Ok(0) | Err(_) => None,
@@ -233,7 +233,7 @@ impl Port for TunPort {
     }
 
     fn send(&mut self, frame: &[u8]) -> io::Result<()> {
-        self.device.write(frame.get(ETHERNET..).unwrap_or_default()).map(drop)
+        self.device.write(frame.get(ETHERNET_HEADER..).unwrap_or_default()).map(drop)
     }
 
     /// Counted by the device instead, see [`tun_dropped`].
@@ -262,8 +262,8 @@ fn name_device(device: &File, name: &str) -> io::Result<()> {
     // SAFETY: an all-zero ifreq is valid: plain bytes and a union of plain types.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     // The last byte stays zero; our names are shorter than the field.
-    let room = request.ifr_name.len() - 1;
-    for (slot, byte) in request.ifr_name[..room].iter_mut().zip(name.bytes()) {
+    let capacity = request.ifr_name.len() - 1;
+    for (slot, byte) in request.ifr_name[..capacity].iter_mut().zip(name.bytes()) {
         *slot = byte as libc::c_char;
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
@@ -285,9 +285,9 @@ pub(crate) fn fix(error: &io::Error) -> &'static str {
     }
 }
 
-pub(crate) const DEVICE: &str = "/dev/net/tun";
+pub(crate) const TUN_DEVICE: &str = "/dev/net/tun";
 /// More than the MTU of the interfaces.
-const MAX_PACKET_BYTES: usize = 2_048 - ETHERNET;
+const MAX_PACKET_BYTES: usize = 2_048 - ETHERNET_HEADER;
 const IPV4: [u8; 2] = [0x08, 0x00];
 
 #[cfg(test)]
@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_refusal_has_its_fix() {
+    fn each_open_error_has_a_fix() {
         let fix = |errno: Errno| fix(&io::Error::from(errno));
         assert!(fix(Errno::EACCES).contains("chmod"));
         assert!(fix(Errno::ENOENT).contains("--device"));
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_not_there_has_dropped_nothing() {
+    fn a_missing_device_has_dropped_nothing() {
         assert_eq!(tun_dropped("no such"), 0);
     }
 }

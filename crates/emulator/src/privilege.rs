@@ -40,8 +40,8 @@ pub fn enter_user_namespace() -> Result<Privilege, LinkError> {
         return Err(LinkError::NotSingleThreaded { threads });
     }
     let (user, group) = (geteuid(), getegid());
-    // If its user cannot read the program file, the files of the process in /proc belong to root
-    // (proc(5)). A lab has no secrets.
+    // If this user cannot read the program file, the files of the process in /proc belong to root
+    // (proc(5)) unless it is dumpable. A lab has no secrets to protect from its user.
     prctl::set_dumpable(true).map_err(|e| LinkError::system("make itself dumpable", e))?;
     unshare(CloneFlags::CLONE_NEWUSER).map_err(|errno| KernelSettings::read().explain(errno))?;
     // Otherwise the kernel refuses the group map of an unprivileged process (CVE-2014-8989).

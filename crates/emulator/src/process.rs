@@ -57,7 +57,7 @@ impl Process {
         Ok(self.try_wait()?.is_some())
     }
 
-    /// Waits for its end, at most this long. Returns `None` if it still runs then.
+    /// Waits at most this long for it to end. Returns `None` if it still runs.
     ///
     /// # Errors
     /// The error of the operating system.
@@ -70,7 +70,7 @@ impl Process {
             if status.is_some() || started.elapsed() >= limit {
                 return Ok(status);
             }
-            thread::sleep(WAIT_STEP);
+            thread::sleep(WAIT_POLL_INTERVAL);
         }
     }
 
@@ -99,7 +99,7 @@ impl Drop for Process {
     }
 }
 
-/// Starts children for a thread, and ends them with it.
+/// Starts children of a thread, and ends them when it is dropped.
 pub(crate) struct ProcessSpawner {
     init: Pid,
     /// Closed by the kernel when this process ends, which the first process waits for.
@@ -113,13 +113,13 @@ impl ProcessSpawner {
     /// The calling thread cannot start threads afterwards (clone(2), `CLONE_THREAD`).
     pub(crate) fn new() -> Result<Self, LinkError> {
         let step = "make a process-id namespace";
-        let (ours, alive) =
+        let (read_end, alive) =
             pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(|e| LinkError::system(step, e))?;
         unshare(CloneFlags::CLONE_NEWPID).map_err(|e| LinkError::system(step, e))?;
         // SAFETY: the child of a process with threads may only make async-signal-safe calls;
-        // `first_process` makes system calls alone and never returns.
+        // `first_process` only makes system calls and never returns.
         match unsafe { fork() }.map_err(|e| LinkError::system(step, e))? {
-            ForkResult::Child => first_process(ours.as_raw_fd()),
+            ForkResult::Child => first_process(read_end.as_raw_fd()),
             ForkResult::Parent { child } => {
                 Ok(Self { init: child, _alive: alive, children: Vec::new() })
             }
@@ -131,7 +131,7 @@ impl ProcessSpawner {
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let leader = Arc::new(Mutex::new(Leader { child, reaped: None }));
-        self.children.retain(|known| known.strong_count() > 0);
+        self.children.retain(|child| child.strong_count() > 0);
         self.children.push(Arc::downgrade(&leader));
         Ok(Process { leader, stdin, stdout, stderr })
     }
@@ -140,12 +140,12 @@ impl ProcessSpawner {
 impl Drop for ProcessSpawner {
     fn drop(&mut self) {
         // Direct children first: the namespace's first process cannot end before they are reaped.
-        for child in self.children.drain(..).filter_map(|known| known.upgrade()) {
+        for child in self.children.drain(..).filter_map(|child| child.upgrade()) {
             let _ = lock(&child).end();
         }
         if kill(self.init, Signal::SIGKILL).is_ok() {
-            // It ends after all others of its namespace. The kernel may be unable to end one of
-            // them, for which this process does not wait for ever.
+            // It ends after all other processes of its namespace. If the kernel cannot end one of
+            // them, this process does not wait forever.
             let started = Instant::now();
             while started.elapsed() < END_TIMEOUT
                 && matches!(
@@ -153,7 +153,7 @@ impl Drop for ProcessSpawner {
                     Ok(WaitStatus::StillAlive) | Err(Errno::EINTR)
                 )
             {
-                thread::sleep(END_STEP);
+                thread::sleep(END_POLL_INTERVAL);
             }
         }
     }
@@ -190,7 +190,7 @@ impl Leader {
         Pid::from_raw(self.child.id() as i32)
     }
 
-    /// Its exit status, if it has ended. It is not reaped, so that its id stays that of its group.
+    /// Its exit status, if it has ended. Does not reap it, so that its id stays the id of its group.
     fn status(&self) -> io::Result<Option<ExitStatus>> {
         if self.reaped.is_some() {
             return Ok(self.reaped);
@@ -229,6 +229,6 @@ fn lock(leader: &Mutex<Leader>) -> MutexGuard<'_, Leader> {
     leader.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-const WAIT_STEP: Duration = Duration::from_millis(5);
-const END_STEP: Duration = Duration::from_millis(1);
+const WAIT_POLL_INTERVAL: Duration = Duration::from_millis(5);
+const END_POLL_INTERVAL: Duration = Duration::from_millis(1);
 const END_TIMEOUT: Duration = Duration::from_secs(10);

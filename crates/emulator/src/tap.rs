@@ -13,15 +13,15 @@ pub struct CapturedPacket {
     pub path: usize,
     /// Its direction.
     pub direction: Direction,
-    /// When the sender's kernel sent it (the kernel's timestamp). Copies that a cell made of it
-    /// have the same.
+    /// When the sender's kernel sent it (the kernel's timestamp). Copies made by a cell have the
+    /// same arrival time.
     pub arrival_ns: u64,
     /// When it had to be delivered, or was dropped, according to the path's cells.
     pub due_ns: u64,
     /// When it was delivered to the receiver's kernel; for a dropped packet, when the link recorded
     /// the drop. See [`CapturedPacket::delivered`].
     pub delivered_ns: u64,
-    /// How long of its lateness the machine did not run the link.
+    /// The part of its lateness during which the machine did not run the link.
     pub stalled_ns: u64,
     /// What dropped it: a cell by its name ([`crate::CellSpec::name`]), or the link itself:
     /// [`LINK_FULL`] or [`REFUSED`].
@@ -45,7 +45,7 @@ pub struct AlteredFrame {
 
 /// In [`CapturedPacket::dropped_by`]: too many bytes were in transit in the link.
 pub const LINK_FULL: &str = "link-full";
-/// In [`CapturedPacket::dropped_by`]: the receiving interface refused it.
+/// In [`CapturedPacket::dropped_by`]: the receiving interface refused the packet.
 pub const REFUSED: &str = "refused";
 
 impl CapturedPacket {
@@ -54,9 +54,10 @@ impl CapturedPacket {
         self.dropped_by.is_none().then_some(self.delivered_ns)
     }
 
-    /// Whether both are copies of one packet, which a cell duplicated.
+    /// Whether both are copies of a packet that a cell duplicated.
     pub fn is_copy_of(&self, other: &Self) -> bool {
-        let header = |one: &Self| (one.arrival_ns, one.path, one.direction, one.length);
+        let header =
+            |packet: &Self| (packet.arrival_ns, packet.path, packet.direction, packet.length);
         header(self) == header(other) && self.frame == other.frame
     }
 
@@ -65,7 +66,7 @@ impl CapturedPacket {
         self.delivered().map_or(0, |delivered_ns| delivered_ns.saturating_sub(self.due_ns))
     }
 
-    /// The part of its lateness in which the link ran, in nanoseconds.
+    /// The part of its lateness during which the link ran, in nanoseconds.
     pub fn own_lateness_ns(&self) -> u64 {
         self.lateness_ns().saturating_sub(self.stalled_ns)
     }
@@ -118,10 +119,9 @@ impl Tap {
         Self { store: Arc::new(Mutex::new(store)) }
     }
 
-    /// Takes all packets delivered or dropped since the last call, which makes room for as many
-    /// again.
+    /// Takes all packets delivered or dropped since the last call, and so empties the tap.
     ///
-    /// Every packet that its receiver has got is among them; one in transit will be in a later
+    /// The batch includes every packet that a receiver has got. Packets in transit follow in a later
     /// batch.
     pub fn take(&self) -> Batch {
         // Only pointers move under the lock, so forwarding never waits for long.
@@ -202,9 +202,9 @@ impl TapWriter<'_> {
             return;
         }
         store.bytes += size;
-        if store.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
+        if store.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK_PACKETS) {
             // Chunks instead of one growing vector, which would be copied when it grows.
-            store.chunks.push(Vec::with_capacity(CHUNK));
+            store.chunks.push(Vec::with_capacity(CHUNK_PACKETS));
         }
         if let Some(chunk) = store.chunks.last_mut() {
             chunk.push(packet);
@@ -229,7 +229,7 @@ fn empty_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 2).expect("constant bounds are valid")
 }
 
-const CHUNK: usize = 512;
+const CHUNK_PACKETS: usize = 512;
 
 #[cfg(test)]
 mod tests {
@@ -253,12 +253,12 @@ mod tests {
     #[test]
     fn batches_follow_each_other_without_loss() {
         let tap = Tap::new(65_535, 1 << 20);
-        for n in 0..2 * CHUNK as u64 + 3 {
+        for n in 0..2 * CHUNK_PACKETS as u64 + 3 {
             tap.writer().record(packet(n, 0, 60));
         }
         let first = tap.take();
         tap.writer().record(packet(9_999, 0, 60));
-        assert_eq!(first.packets.len(), 2 * CHUNK + 3);
+        assert_eq!(first.packets.len(), 2 * CHUNK_PACKETS + 3);
         assert!(first.packets.is_sorted_by_key(|p| p.due_ns));
         assert_eq!(tap.take().packets, [packet(9_999, 0, 60)]);
         assert_eq!(tap.take(), Batch::default());
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_arrived_as_one_packet() {
+    fn copies_of_a_packet_are_recognised() {
         let original = packet(5, 7, 60);
         assert!(packet(9, 2, 60).is_copy_of(&original));
         assert!(!CapturedPacket { arrival_ns: 1, ..packet(5, 7, 60) }.is_copy_of(&original));

@@ -45,10 +45,10 @@ impl Drop for KeepAwake {
 }
 
 fn spin(cpu: usize, stop: &AtomicBool) {
-    let mut only = CpuSet::new();
-    let pinned = only.set(cpu).is_ok() && sched_setaffinity(Pid::from_raw(0), &only).is_ok();
+    let mut cpus = CpuSet::new();
+    let pinned = cpus.set(cpu).is_ok() && sched_setaffinity(Pid::from_raw(0), &cpus).is_ok();
     // Never spin at a priority that takes time from other threads.
-    if !pinned || !at_idle_priority() {
+    if !pinned || !set_idle_priority() {
         return;
     }
     while !stop.load(Ordering::Relaxed) {
@@ -56,7 +56,7 @@ fn spin(cpu: usize, stop: &AtomicBool) {
     }
 }
 
-fn at_idle_priority() -> bool {
+fn set_idle_priority() -> bool {
     let parameter = libc::sched_param { sched_priority: 0 };
     // SAFETY: the kernel reads a live sched_param; pid 0 is this thread.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameter) == 0 }
@@ -93,19 +93,19 @@ pub fn wake_promptly() -> WakeSettings {
     WakeSettings { timer_slack: slack == 0, short_slice: slice == 0 && kernel_has_slices() }
 }
 
-/// Older kernels take the attribute and ignore it.
+/// Older kernels accept the attribute and ignore it.
 fn kernel_has_slices() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     at_least(&release, (6, 12))
 }
 
-fn at_least(release: &str, wanted: (u32, u32)) -> bool {
+fn at_least(release: &str, minimum: (u32, u32)) -> bool {
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    version >= wanted
+    version >= minimum
 }
 
-/// The shortest that the kernel grants.
+/// The shortest slice that the kernel grants.
 const SLICE_NS: u64 = 100_000;
 
 /// How long before a deadline to wake, by sleep length, each between 60 and 300 microseconds.
@@ -130,12 +130,12 @@ impl WakeMargin {
 
     /// Learns that a sleep of `sleep_ns` ended `late_ns` late.
     pub(crate) fn observe(&mut self, sleep_ns: u64, late_ns: u64) {
-        let wanted = (late_ns + HEADROOM_NS).clamp(MIN_MARGIN_NS, MAX_NS);
+        let needed = (late_ns + HEADROOM_NS).clamp(MIN_MARGIN_NS, MAX_MARGIN_NS);
         let margin = &mut self.margins_ns[class(sleep_ns)];
-        if wanted > *margin {
-            *margin = wanted;
+        if needed > *margin {
+            *margin = needed;
         } else {
-            *margin -= (*margin - wanted) / MARGIN_DECAY;
+            *margin -= (*margin - needed) / MARGIN_DECAY;
         }
     }
 }
@@ -148,12 +148,12 @@ fn class(sleep_ns: u64) -> usize {
 
 const CLASSES: usize = 11;
 const MIN_MARGIN_NS: u64 = 60_000;
-const MAX_NS: u64 = 300_000;
+const MAX_MARGIN_NS: u64 = 300_000;
 const HEADROOM_NS: u64 = 15_000;
 const MARGIN_DECAY: u64 = 64;
 
-/// The latest time at which a thread was to run and did not: it woke late, or was stopped while it
-/// had nothing to do but read the clock. The scheduler or the hypervisor causes that, not the link.
+/// The latest period in which a thread was due to run and did not: it woke late, or was stopped while
+/// it only polled the clock. The scheduler or the hypervisor causes stalls, not the link.
 #[derive(Debug, Default)]
 pub(crate) struct Stall {
     from_ns: u64,
@@ -161,10 +161,10 @@ pub(crate) struct Stall {
 }
 
 impl Stall {
-    /// Learns that the thread was to run at `wanted_ns` and ran at `ran_ns`.
-    pub(crate) fn observe(&mut self, wanted_ns: u64, ran_ns: u64) {
-        if ran_ns.saturating_sub(wanted_ns) >= MIN_STALL_NS {
-            (self.from_ns, self.to_ns) = (wanted_ns, ran_ns);
+    /// Records that the thread was due to run at `due_ns` and ran at `ran_ns`.
+    pub(crate) fn observe(&mut self, due_ns: u64, ran_ns: u64) {
+        if ran_ns.saturating_sub(due_ns) >= MIN_STALL_NS {
+            (self.from_ns, self.to_ns) = (due_ns, ran_ns);
         }
     }
 
@@ -174,7 +174,7 @@ impl Stall {
     }
 }
 
-/// More than a loop without packets takes.
+/// More than an iteration of the forwarding loop without packets takes.
 const MIN_STALL_NS: u64 = 20_000;
 
 #[cfg(test)]
@@ -186,7 +186,7 @@ mod tests {
         let mut stall = Stall::default();
         assert_eq!(stall.within(0, 1_000_000), 0);
         stall.observe(100_000, 400_000);
-        // Too short to be one.
+        // Too short to count as a stall.
         stall.observe(500_000, 510_000);
         assert_eq!(stall.within(0, 1_000_000), 300_000);
         assert_eq!(stall.within(250_000, 420_000), 150_000);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_may_ask() {
+    fn any_thread_may_request_prompt_wake_ups() {
         // What is granted depends on the kernel; timer slack has been there since 2008.
         assert!(std::thread::spawn(wake_promptly).join().expect("no panic").timer_slack);
     }
@@ -223,10 +223,10 @@ mod margin_tests {
     }
 
     #[test]
-    fn margins_stay_within_bounds_and_come_back() {
+    fn margins_stay_within_bounds_and_shrink_again() {
         let mut margin = WakeMargin::new();
         margin.observe(5_000_000, 50_000_000);
-        assert_eq!(margin.for_sleep(5_000_000), MAX_NS);
+        assert_eq!(margin.for_sleep(5_000_000), MAX_MARGIN_NS);
         for _ in 0..2_000 {
             margin.observe(5_000_000, 1_000);
         }

@@ -26,7 +26,7 @@ pub struct Connection(Arc<Inner>);
 /// What the handles on a connection share with the driver.
 pub(crate) struct Inner {
     state: Mutex<State>,
-    /// [`Connection`]s that exist, in streams too.
+    /// The number of [`Connection`]s, including those in streams.
     handles: AtomicUsize,
     endpoint: Arc<Shared>,
 }
@@ -34,16 +34,16 @@ pub(crate) struct Inner {
 pub(crate) struct State {
     pub(crate) proto: quinn_proto::Connection,
     pub(crate) handle: ConnectionHandle,
-    /// Whether the driver will look at the connection without being asked again.
+    /// Whether the connection is queued for the driver.
     pub(crate) queued: bool,
-    /// When the driver looks at the connection next if nothing happens, as its timers have it.
+    /// The time of the connection's entry in the driver's timers.
     pub(crate) timer: Option<Instant>,
     /// Why the connection has ended.
     pub(crate) error: Option<ConnectionError>,
     connected: bool,
     handshake: Option<Waker>,
     completion: Option<Waker>,
-    /// By direction.
+    /// Waiting for a stream of the client, by direction.
     accepting: [Option<Waker>; 2],
     opening: Option<Waker>,
     pub(crate) readers: FxHashMap<StreamId, Waker>,
@@ -62,7 +62,7 @@ impl Connection {
         self.0.state()
     }
 
-    /// Has the driver look at the connection.
+    /// Queues the connection for the driver.
     pub(crate) fn wake_driver(&self, state: &mut State) {
         self.0.enqueue(state);
     }
@@ -173,7 +173,7 @@ impl Connection {
         self.0.close(code, Bytes::copy_from_slice(reason));
     }
 
-    /// Why the connection has ended; `None`: it has not.
+    /// Why the connection has ended, or `None` if it has not.
     pub fn close_reason(&self) -> Option<ConnectionError> {
         self.state().error.clone()
     }
@@ -272,7 +272,7 @@ impl State {
         }
     }
 
-    /// Ends all that waits on the connection.
+    /// Stores why the connection has ended, and wakes all its waiting tasks.
     pub(crate) fn terminate(&mut self, reason: ConnectionError) {
         self.error = Some(reason);
         let [bi, uni] = &mut self.accepting;
@@ -285,18 +285,18 @@ impl State {
     }
 }
 
-/// Waits in this place.
-pub(crate) fn wait<T>(place: &mut Option<Waker>, cx: &Context<'_>) -> Poll<T> {
-    match place {
+/// Stores the task's waker in `slot`.
+pub(crate) fn wait<T>(slot: &mut Option<Waker>, cx: &Context<'_>) -> Poll<T> {
+    match slot {
         Some(waker) => waker.clone_from(cx.waker()),
-        None => *place = Some(cx.waker().clone()),
+        None => *slot = Some(cx.waker().clone()),
     }
     Poll::Pending
 }
 
-/// Wakes who waits in this place.
-pub(crate) fn wake(place: &mut Option<Waker>) {
-    if let Some(waker) = place.take() {
+/// Wakes the task whose waker is in `slot`, if any.
+pub(crate) fn wake(slot: &mut Option<Waker>) {
+    if let Some(waker) = slot.take() {
         waker.wake();
     }
 }

@@ -3,13 +3,14 @@
 use std::future::Future;
 use std::io::{self, IoSliceMut};
 use std::net::Ipv4Addr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use quinn_proto::{ConnectionError, DatagramEvent, EcnCodepoint, Transmit};
+use quinn_proto::{ConnectionError, DatagramEvent, EcnCodepoint, EndpointEvent, Transmit};
 use quinn_udp::{BATCH_SIZE, RecvMeta};
 use tokio::time::{Sleep, sleep};
 use tracing::{error, warn};
@@ -28,16 +29,16 @@ pub(crate) struct Driver {
     receive_buffer: Box<[u8]>,
     datagrams: DatagramBuffers,
     send_buffer: Vec<u8>,
-    /// What `send_buffer` holds, if the socket was full.
+    /// The transmit whose bytes `send_buffer` holds, if the socket was full.
     unsent: Option<Transmit>,
-    /// Ends when the socket is read again after a failure.
+    /// The delay before the socket is read again after a failure.
     pause: Option<Pin<Box<Sleep>>>,
     /// Whether the last attempt to receive failed, so that a series of failures is logged once.
-    fails: bool,
+    is_failing: bool,
 }
 
 impl Driver {
-    /// `receive_size`: of the largest datagram.
+    /// `receive_size`: the size of the largest datagram, in bytes.
     pub(crate) fn new(shared: Arc<Shared>, receive_size: u64) -> Self {
         let receive_size = usize::try_from(receive_size).unwrap_or(usize::MAX).min(1 << 16);
         let buffers = receive_size * shared.socket.socket().max_receive_segments() * BATCH_SIZE;
@@ -50,11 +51,11 @@ impl Driver {
             send_buffer: Vec::new(),
             unsent: None,
             pause: None,
-            fails: false,
+            is_failing: false,
         }
     }
 
-    /// Sends what connections have to send. Connections are left over if the socket is full.
+    /// Sends the packets of due connections. If the socket is full, the remaining connections stay due.
     fn send(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         while let Some(transmit) = self.unsent.take() {
             if self.shared.socket.poll_writable(cx)?.is_pending() {
@@ -73,23 +74,25 @@ impl Driver {
         while self.unsent.is_none()
             && let Some(connection) = due.get(sent)
         {
-            self.drive(connection, now);
+            if catch_unwind(AssertUnwindSafe(|| self.drive(connection, now))).is_err() {
+                abandon(&self.shared, &mut self.timers, connection);
+            }
             sent += 1;
         }
         due.drain(..sent);
-        // Those that were left over, then those that have more to send.
+        // The connections that were not driven, then those that have more to send.
         due.append(&mut self.due);
         self.due = due;
         Ok(())
     }
 
-    /// Has a connection do all that it can do now.
+    /// Sends a connection's packets, and handles its timers and events.
     fn drive(&mut self, connection: &Arc<Inner>, now: Instant) {
         let mut state = connection.state();
         state.queued = false;
         let mut datagrams = 0;
         loop {
-            // First, so that what comes of it (NEW_CONNECTION_ID frames) shares packets with the rest.
+            // First, so that resulting NEW_CONNECTION_ID frames share packets with other data.
             self.forward_endpoint_events(&mut state);
             self.transmit(&mut state, &mut datagrams, now);
             if self.unsent.is_some() || datagrams >= MAX_DATAGRAMS {
@@ -145,7 +148,7 @@ impl Driver {
         }
     }
 
-    /// Has connections whose time has come sent with the others.
+    /// Adds the connections whose timers have expired to the due connections.
     fn expire(&mut self, now: Instant) {
         while let Some(handle) = self.timers.expired(now) {
             let Some(connection) = self.shared.state().connection(handle) else { continue };
@@ -173,20 +176,20 @@ impl Driver {
             std::array::from_fn(|_| buffers.next().expect("as many chunks"));
         let count = match self.shared.socket.poll_receive(cx, &mut buffers, &mut meta) {
             Poll::Ready(Ok(count)) => count,
-            // An attacker may have sent an ICMP message.
+            // Caused by an ICMP message, which an attacker may have sent.
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => 0,
             Poll::Ready(Err(error)) => {
                 // Out of memory, for example. Connections can still send.
-                if !std::mem::replace(&mut self.fails, true) {
+                if !std::mem::replace(&mut self.is_failing, true) {
                     warn!("cannot receive from a UDP socket: {error}; trying again");
                 }
                 self.pause = Some(Box::pin(sleep(RECEIVE_RETRY_DELAY)));
-                // The next run waits for its end.
+                // The next run polls the pause.
                 return true;
             }
             Poll::Pending => return false,
         };
-        self.fails = false;
+        self.is_failing = false;
         let now = Instant::now();
         for (buffer, meta) in buffers.iter().zip(&meta).take(count) {
             if !can_respond_to(meta) {
@@ -194,7 +197,10 @@ impl Driver {
             }
             for datagram in buffer[..meta.len].chunks(meta.stride.max(1)) {
                 let datagram = self.datagrams.copy(datagram);
-                process_datagram(&self.shared, &mut self.due, meta, datagram, now);
+                let passed = pass_datagram(&self.shared, &mut self.due, meta, datagram, now);
+                if let Err(connection) = passed {
+                    abandon(&self.shared, &mut self.timers, &connection);
+                }
             }
         }
         true
@@ -203,7 +209,7 @@ impl Driver {
     fn run(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<()>> {
         self.send(cx)?;
         let received = self.receive(cx);
-        // Before the look at the state: a later change wakes this task.
+        // Before the state is read, so that any later change wakes this task.
         let is_idle = self.shared.queue().sleep(cx);
         if self.shared.state().is_finished() {
             return Ok(Poll::Ready(()));
@@ -246,38 +252,43 @@ impl Drop for Driver {
     }
 }
 
-/// Whether the kernel would send a response. It refuses port 0, and a group's address as the source,
-/// with EINVAL. quinn-udp takes that for an old kernel, and sends without GSO and ECN from then on.
+/// Whether the kernel would send a response. It refuses port 0, and a multicast or broadcast address as
+/// the source, with EINVAL. quinn-udp mistakes that for an old kernel, and sends without GSO and ECN
+/// from then on.
 fn can_respond_to(meta: &RecvMeta) -> bool {
-    let is_of_group = meta.dst_ip.is_some_and(|ip| {
+    let is_to_group = meta.dst_ip.is_some_and(|ip| {
         let ip = ip.to_canonical();
         ip.is_multicast() || ip == Ipv4Addr::BROADCAST
     });
-    meta.addr.port() != 0 && !is_of_group
+    meta.addr.port() != 0 && !is_to_group
 }
 
-/// Passes a datagram to its connection.
-fn process_datagram(
+/// Passes a datagram to its connection. Returns the connection if it panics.
+fn pass_datagram(
     shared: &Shared,
     due: &mut Vec<Arc<Inner>>,
     meta: &RecvMeta,
     datagram: BytesMut,
     now: Instant,
-) {
+) -> Result<(), Arc<Inner>> {
     let ecn = meta.ecn.and_then(|ecn| EcnCodepoint::from_bits(ecn as u8));
     let mut response = Vec::new();
     let mut endpoint = shared.state();
     let event = endpoint.proto.handle(now, meta.addr, meta.dst_ip, ecn, datagram, &mut response);
     match event {
         Some(DatagramEvent::ConnectionEvent(handle, event)) => {
-            let Some(connection) = endpoint.connection(handle) else { return };
+            let Some(connection) = endpoint.connection(handle) else { return Ok(()) };
             drop(endpoint);
-            let mut state = connection.state();
-            state.proto.handle_event(event);
-            state.forward_events();
-            if !std::mem::replace(&mut state.queued, true) {
-                drop(state);
-                due.push(connection);
+            let process = || {
+                let mut state = connection.state();
+                state.proto.handle_event(event);
+                state.forward_events();
+                std::mem::replace(&mut state.queued, true)
+            };
+            match catch_unwind(AssertUnwindSafe(process)) {
+                Ok(true) => {}
+                Ok(false) => due.push(connection),
+                Err(_) => return Err(connection),
             }
         }
         Some(DatagramEvent::NewConnection(incoming)) if endpoint.is_accepting => {
@@ -294,6 +305,25 @@ fn process_datagram(
         }
         None => {}
     }
+    Ok(())
+}
+
+/// Forgets a connection whose state machine has panicked, as if it had a task of its own. The others
+/// on the socket live on; the client gets a stateless reset.
+fn abandon(shared: &Shared, timers: &mut Timers, connection: &Arc<Inner>) {
+    error!("a QUIC connection has failed: its state machine panicked");
+    let mut state = connection.state();
+    // It is not queued again.
+    state.queued = true;
+    timers.remove(state.handle, &mut state.timer);
+    let mut endpoint = shared.state();
+    // Unless it was drained, and another connection has its handle.
+    if endpoint.connection(state.handle).is_some_and(|known| Arc::ptr_eq(&known, connection)) {
+        endpoint.proto.handle_event(state.handle, EndpointEvent::drained());
+        endpoint.remove(state.handle);
+    }
+    drop(endpoint);
+    state.terminate(ConnectionError::LocallyClosed);
 }
 
 fn is_full(sent: &io::Result<()>) -> bool {
@@ -303,8 +333,8 @@ fn is_full(sent: &io::Result<()>) -> bool {
 /// How many datagrams are passed to the kernel at once.
 const MAX_SEGMENTS: usize = 10;
 
-/// How many datagrams a connection sends before others have their turn.
+/// How many datagrams a connection sends before it is another connection's turn.
 const MAX_DATAGRAMS: usize = 20;
 
-/// How long a socket that cannot be read is left alone.
+/// The delay before a socket is read again after a failure.
 const RECEIVE_RETRY_DELAY: Duration = Duration::from_millis(50);

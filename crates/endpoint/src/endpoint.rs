@@ -47,7 +47,7 @@ pub(crate) struct State {
     pub(crate) is_accepting: bool,
 }
 
-/// A connection that a client wants. It is refused when it is dropped.
+/// An incoming connection. It is refused when it is dropped.
 pub struct Incoming {
     proto: Option<quinn_proto::Incoming>,
     endpoint: Arc<Shared>,
@@ -79,8 +79,8 @@ impl Endpoint {
         Self(Arc::new(Handle(shared)))
     }
 
-    /// The next connection that a client wants; `None`: the endpoint was closed. One task at a time
-    /// may wait.
+    /// Waits for the next incoming connection. Returns `None` if the endpoint was closed. One task at a
+    /// time may wait.
     pub async fn accept(&self) -> Option<Incoming> {
         poll_fn(|cx| {
             let mut state = self.shared().state();
@@ -96,7 +96,7 @@ impl Endpoint {
         .await
     }
 
-    /// The configuration of connections that clients open from now on.
+    /// Sets the configuration of connections that clients open from now on.
     pub fn set_server_config(&self, config: ServerConfig) {
         self.shared().state().proto.set_server_config(Some(Arc::new(config)));
     }
@@ -109,8 +109,8 @@ impl Endpoint {
         self.shared().socket.socket().local_addr()
     }
 
-    /// Connections whose state is still needed, including closed ones whose last packets may have to
-    /// be repeated.
+    /// The number of connections whose state is still needed, including closed connections whose last
+    /// packets may have to be repeated.
     pub fn open_connections(&self) -> usize {
         self.shared().state().open
     }
@@ -198,7 +198,7 @@ impl Incoming {
     /// Requests that the client proves its address (RFC 9000 section 8.1.2).
     ///
     /// # Errors
-    /// The client has done that already ([`Incoming::may_retry`]); the connection is refused.
+    /// The client has proven its address already ([`Incoming::may_retry`]); the connection is refused.
     pub fn retry(mut self) -> Result<(), AddressValidated> {
         let Some(proto) = self.proto.take() else { return Ok(()) };
         let mut response = Vec::new();
@@ -218,7 +218,7 @@ impl Incoming {
         self.proto().remote_address()
     }
 
-    /// The local address that the client sends to, if the socket tells.
+    /// The local address that the client sends to, if the socket reports it.
     pub fn local_ip(&self) -> Option<IpAddr> {
         self.proto().local_ip()
     }
@@ -284,7 +284,7 @@ impl Shared {
         }
         wake(&mut state.accepting);
         drop(state);
-        // It ends if there are no connections.
+        // The driver ends if there are no connections.
         self.queue().wake();
     }
 }
@@ -319,7 +319,7 @@ impl State {
         std::mem::take(&mut self.connections).into_iter().flatten().collect()
     }
 
-    /// Announces a connection that a client wants.
+    /// Announces an incoming connection.
     pub(crate) fn announce(&mut self, incoming: quinn_proto::Incoming) {
         self.incoming.push_back(incoming);
         wake(&mut self.accepting);

@@ -2,8 +2,8 @@
 //! connections' tasks run, and sends what they have written.
 //!
 //! ```text
-//! Endpoint       a socket; announces the connections that clients want
-//! └ Incoming       such a connection: accept, refuse, ignore, or request an address token
+//! Endpoint       a socket; announces incoming connections
+//! └ Incoming       a new connection: accept, refuse, ignore, or request an address token
 //!   └ Connection     accepts and opens streams
 //!     └ SendStream, RecvStream
 //! Socket         a UDP socket of tokio; DatagramSocket puts a layer above it
@@ -90,10 +90,13 @@
 //! have written leaves in as few packets as possible, together with the acknowledgements, and a
 //! response to early data together with the server's handshake.
 //!
+//! **A panic ends one connection.** As it would if each had its own task: the driver catches it, and
+//! forgets the connection.
+//!
 //! **Locks.** Tasks and the driver share each connection under a lock, and wake each other under it.
-//! The driver takes the endpoint's lock for each datagram, to find its connection, which then processes
-//! it under its own. [`Incoming::accept_with`] holds the endpoint's lock while TLS processes the first
-//! packets.
+//! The driver takes the endpoint's lock for each datagram, to find its connection, and processes the
+//! datagram under the connection's lock. [`Incoming::accept_with`] holds the endpoint's lock while TLS
+//! processes the first packets.
 
 mod buffers;
 mod connection;

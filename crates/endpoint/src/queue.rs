@@ -10,7 +10,7 @@ use crate::connection::Inner;
 pub(crate) struct Queue {
     connections: Vec<Arc<Inner>>,
     driver: Option<Waker>,
-    /// Whether the driver has ended. Connections hold the queue, so it must not keep any then.
+    /// Whether the driver has ended. Connections hold the queue, so a closed queue must not hold any.
     is_closed: bool,
 }
 

@@ -1,4 +1,4 @@
-//! UDP sockets that send and receive series of datagrams by one system call.
+//! UDP sockets that send and receive several datagrams with one system call.
 
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
@@ -51,7 +51,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Needs a tokio runtime.
+    /// Wraps a bound socket. Needs a tokio runtime.
     ///
     /// # Errors
     /// The system's I/O error.

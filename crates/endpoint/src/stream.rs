@@ -32,7 +32,7 @@ pub struct RecvStream {
 /// Why nothing can be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
-    /// The client reads no further, with this code.
+    /// The client has stopped the stream with this code.
     #[error("the client has stopped the stream with code {0}")]
     Stopped(VarInt),
     /// The connection has ended.
@@ -228,13 +228,13 @@ impl RecvStream {
         self.id
     }
 
-    /// Whether the client's Finished was not verified yet when the stream was accepted. It is decided
-    /// under the lock under which packets are processed.
+    /// Whether the client's Finished was not verified yet when the stream was accepted. Determined under
+    /// the lock under which packets are processed.
     pub fn opened_early(&self) -> bool {
         self.opened_early
     }
 
-    /// The next bytes, at most `max`; `None`: the stream has ended.
+    /// Reads the next bytes, at most `max`. Returns `None` at the end of the stream.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -281,14 +281,14 @@ impl RecvStream {
         })
     }
 
-    /// All bytes up to the end of the stream.
+    /// Reads all bytes up to the end of the stream.
     ///
     /// # Errors
     /// [`ReadError`]; [`ReadError::TooLong`] if there are more than `limit`.
     pub async fn read_to_end(&mut self, limit: usize) -> Result<Vec<u8>, ReadError> {
         let mut data = Vec::new();
         // One byte more than allowed, to notice a stream that is too long.
-        while let Some(bytes) = poll_fn(|cx| self.poll_read(cx, limit + 1 - data.len())).await? {
+        while let Some(bytes) = poll_fn(|cx| self.poll_read(cx, limit.saturating_add(1) - data.len())).await? {
             data.extend_from_slice(&bytes);
             if data.len() > limit {
                 return Err(ReadError::TooLong);
@@ -297,7 +297,7 @@ impl RecvStream {
         Ok(data)
     }
 
-    /// Tells the client that nothing further is read.
+    /// Tells the client that the stream will not be read further.
     ///
     /// # Errors
     /// The stream was stopped or read to its end before.

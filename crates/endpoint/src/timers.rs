@@ -1,4 +1,4 @@
-//! When connections have to be looked at again, although nothing happens.
+//! The timers of connections.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -12,12 +12,12 @@ use tokio::time::{Sleep, sleep_until};
 /// The timers of an endpoint's connections, on one timer of tokio. Each connection has one entry at
 /// most.
 ///
-/// A connection's deadline moves with almost every packet, mostly to a later time. Only earlier
-/// times are entered: if an entry's time comes too early, its connection is entered again.
+/// A connection's deadline moves with almost every packet, mostly to a later time. An entry moves only
+/// to an earlier time: if it expires before the deadline, the connection is entered again.
 pub(crate) struct Timers {
     entries: BTreeSet<(Instant, usize)>,
     sleep: Pin<Box<Sleep>>,
-    /// When `sleep` ends, unless it has.
+    /// When `sleep` ends, unless it has ended.
     armed: Option<Instant>,
 }
 

@@ -1,4 +1,4 @@
-//! What a connection that has sent a first flight can do, over TCP and QUIC.
+//! The interface of a connection that has sent a first flight, over TCP or QUIC.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use crate::{ProtocolError, Suite, Ticket};
 /// What a server did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It requested another ClientHello, which discards the early data. The second one is sent by
-    /// itself, without early data.
+    /// It requested another ClientHello, which discards the early data. The connection sends that
+    /// ClientHello automatically.
     HelloRetryRequest,
     /// It chose a suite, and accepted the ticket or not.
     ServerHello {
@@ -24,10 +24,10 @@ pub enum Event {
         /// The application protocol.
         alpn: Option<String>,
     },
-    /// The content of its Certificate message, which is not verified: it tells whether two names have
+    /// The content of its Certificate message. It is not verified, but shows whether two names have
     /// the same certificate.
     Certificate(Vec<u8>),
-    /// Its Finished, which is right. The handshake can be completed.
+    /// Its Finished, which is valid. The handshake can be completed.
     Finished,
     /// Application data.
     ApplicationData {
@@ -44,8 +44,8 @@ pub enum Event {
     Ticket(Ticket),
     /// An alert.
     Alert(Alert),
-    /// A Retry packet: the server validates the client's address. An original is sent again by itself,
-    /// with the token.
+    /// A Retry packet: the server validates the client's address. The connection of an original
+    /// sends the flight again automatically, with the token.
     AddressValidation,
     /// The server has abandoned a stream, with this error code of the application protocol.
     StreamReset {
@@ -61,7 +61,7 @@ pub enum Event {
 pub struct Alert(pub u8);
 
 impl Alert {
-    /// The end of the data, and no error.
+    /// The end of the data; not an error.
     pub const CLOSE_NOTIFY: Self = Self(0);
 
     /// The name in the RFC.
@@ -94,23 +94,23 @@ impl Alert {
 
 /// One copy of a first flight: reads the response, and may complete the handshake.
 pub trait Connection {
-    /// What to send next: bytes over TCP, datagrams over QUIC. At first those of the flight.
+    /// Takes the bytes (TCP) or datagrams (QUIC) to send next; first those of the flight.
     fn take_output(&mut self) -> Vec<Vec<u8>>;
 
-    /// The next event.
+    /// Takes the next event.
     fn next_event(&mut self) -> Option<Event>;
 
     /// Whether the server's Finished has been received.
     fn is_ready(&self) -> bool;
 
-    /// Processes bytes of the server, over QUIC a datagram, which arrived at this time.
+    /// Processes bytes of the server (over QUIC one datagram), which arrived at the time `now`.
     ///
     /// # Errors
-    /// If they break the protocol. The connection is of no use then; its events are still there.
+    /// If they violate the protocol. The connection is then unusable, but keeps its events.
     fn receive(&mut self, bytes: &[u8], now: Duration) -> Result<(), ProtocolError>;
 
     /// Sends more early data, after that of the flight. Returns whether that is possible: early data
-    /// was offered, and its end was not sent. Over QUIC on a further stream.
+    /// was offered, and its end was not sent. Over QUIC, uses a new stream.
     fn send_early_data(&mut self, data: &[u8]) -> bool;
 
     /// Completes the handshake: EndOfEarlyData over TCP, if early data was accepted, and Finished.
@@ -118,18 +118,18 @@ pub trait Connection {
     fn finish(&mut self) -> bool;
 
     /// Sends application data after the handshake. Returns whether that is possible: the handshake
-    /// must have been completed by [`finish`](Self::finish). Over QUIC on a further stream, which ends
-    /// with the data.
+    /// must have been completed by [`finish`](Self::finish). Over QUIC, uses a new stream, which
+    /// ends with the data.
     fn send(&mut self, data: &[u8]) -> bool;
 
-    /// Says that the connection ends, if the handshake is complete.
+    /// Announces the end of the connection, if the handshake is complete.
     fn close(&mut self);
 
-    /// New lines of the connection's NSS key log: the secrets with which others can read it.
+    /// Takes new lines of the connection's NSS key log, with its secrets.
     fn take_key_log(&mut self) -> Vec<String>;
 
-    /// Sends again what was not acknowledged. Returns whether there was anything: never over TCP, which
-    /// does that by itself.
+    /// Retransmits unacknowledged datagrams. Returns whether there are any: never over TCP, where
+    /// the kernel retransmits.
     fn retransmit(&mut self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! Runs a connection over a link until something happens, and keeps what happened.
+//! Runs a connection over a link until an event happens, and keeps all events.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,16 +11,16 @@ pub trait Link {
     /// The time since some fixed moment.
     fn now(&self) -> Duration;
 
-    /// Sends all these bytes, as one datagram if it is about datagrams.
+    /// Sends all these bytes; over a link of datagrams, as one datagram.
     ///
     /// # Errors
-    /// If the server has closed the connection, or takes nothing for too long.
+    /// If the server has closed the connection, or accepts nothing for too long.
     fn send(&mut self, bytes: &[u8]) -> io::Result<()>;
 
-    /// Waits until this time for bytes of the server.
+    /// Waits for bytes of the server, at most until this time.
     ///
     /// # Errors
-    /// If the connection fails otherwise than by its end.
+    /// If the connection fails; its end is no error.
     fn receive(&mut self, until: Duration) -> io::Result<Received>;
 
     /// The local address, if it is a socket.
@@ -38,26 +38,26 @@ pub trait Link {
         let _ = line;
     }
 
-    /// What became of TCP Fast Open, if the connection was made with it and the system says.
+    /// The outcome of TCP Fast Open, if it was used and the system reports it.
     fn fast_open(&self) -> Option<FastOpen> {
         None
     }
 }
 
-/// What came over a link.
+/// The result of reading from a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
     /// Bytes of the server; over QUIC a datagram.
     Bytes(Vec<u8>),
     /// The end of the stream, or a reset.
     End,
-    /// Nothing in time.
+    /// Nothing arrived in time.
     Nothing,
 }
 
 /// An event with its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Timed {
+pub struct TimedEvent {
     /// When it was received.
     pub at: Duration,
     /// What it was.
@@ -67,7 +67,7 @@ pub struct Timed {
 /// Why a wait ended without its event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Ended {
-    /// The time was over.
+    /// The time limit was reached.
     #[error("no response in time")]
     TimedOut,
     /// The server closed the connection.
@@ -79,7 +79,7 @@ pub enum Ended {
     /// The connection failed.
     #[error("the connection failed: {0}")]
     Failed(String),
-    /// The server sent more than anything takes that a test needs: 16 MiB.
+    /// The server sent more than 16 MiB, far more than any test needs.
     #[error("the server sent more than 16 MiB on one connection")]
     TooMuch,
     /// The server's bytes break the protocol.
@@ -91,14 +91,14 @@ pub enum Ended {
 pub struct Driver {
     connection: Box<dyn Connection>,
     link: Box<dyn Link>,
-    events: Vec<Timed>,
-    /// Events that a wait has returned.
-    seen: usize,
+    events: Vec<TimedEvent>,
+    /// Number of events that waits have examined.
+    examined: usize,
     started: Duration,
     ended: Option<Ended>,
-    /// Bytes that were received, all of which may be kept as events.
+    /// Bytes received. This is limited, as events may keep all of them.
     received: usize,
-    /// How long to wait for a response before what was lost is sent again.
+    /// How long to wait for a response before a retransmission.
     retransmit_after: Duration,
 }
 
@@ -108,8 +108,8 @@ impl Driver {
         Self::run(flight.connection(), link)
     }
 
-    /// Sends a flight as an attacker can: these bytes, and nothing in response to the server's. Over
-    /// TCP that makes no difference until the handshake is completed.
+    /// Sends a flight as an attacker can: its bytes, and nothing in response to the server. Over
+    /// TCP this makes no difference until the handshake is completed.
     pub fn start_copy(flight: &FirstFlight, link: Box<dyn Link>) -> Self {
         Self::run(flight.copy(), link)
     }
@@ -120,10 +120,10 @@ impl Driver {
             started: link.now(),
             link,
             events: Vec::new(),
-            seen: 0,
+            examined: 0,
             ended: None,
             received: 0,
-            retransmit_after: RETRANSMIT_AFTER,
+            retransmit_after: INITIAL_RETRANSMIT_TIMEOUT,
         };
         driver.log_keys();
         driver.flush();
@@ -140,7 +140,7 @@ impl Driver {
         self.link.local_address()
     }
 
-    /// What became of TCP Fast Open, if the connection was made with it and the system says.
+    /// The outcome of TCP Fast Open, if it was used and the system reports it.
     pub fn fast_open(&self) -> Option<FastOpen> {
         self.link.fast_open()
     }
@@ -151,31 +151,32 @@ impl Driver {
     }
 
     /// All events so far.
-    pub fn events(&self) -> &[Timed] {
+    pub fn events(&self) -> &[TimedEvent] {
         &self.events
     }
 
-    /// The connection, to finish it or to send on it; what it has to send leaves with the next wait or
+    /// The connection, to finish it or to send on it. Its output leaves with the next wait or
     /// [`flush`](Self::flush).
     pub fn connection(&mut self) -> &mut dyn Connection {
         &mut *self.connection
     }
 
-    /// Waits for at most this time for an event that `wanted` selects, after those of earlier waits.
+    /// Waits at most `limit` for an event that `predicate` accepts, after the events that earlier
+    /// waits have examined.
     ///
     /// # Errors
-    /// Why it did not come.
+    /// The reason why there was no such event.
     pub fn wait_for(
         &mut self,
         limit: Duration,
-        mut wanted: impl FnMut(&Event) -> bool,
+        mut predicate: impl FnMut(&Event) -> bool,
     ) -> Result<Event, Ended> {
         let end = self.link.now() + limit;
         loop {
             self.flush();
-            while let Some(timed) = self.events.get(self.seen) {
-                self.seen += 1;
-                if wanted(&timed.event) {
+            while let Some(timed) = self.events.get(self.examined) {
+                self.examined += 1;
+                if predicate(&timed.event) {
                     return Ok(timed.event.clone());
                 }
             }
@@ -189,15 +190,15 @@ impl Driver {
         }
     }
 
-    /// Sends what the connection has to send.
+    /// Sends the connection's pending output.
     pub fn flush(&mut self) {
         for bytes in self.connection.take_output() {
-            // A server that has closed may have sent its reason before, which is still to be read.
+            // A server may have sent its reason before it closed; that can still be read.
             use io::ErrorKind::{BrokenPipe, ConnectionReset};
             if let Err(error) = self.link.send(&bytes)
                 && !matches!(error.kind(), BrokenPipe | ConnectionReset)
             {
-                self.ended.get_or_insert(ended(&error));
+                self.ended.get_or_insert(wait_error(&error));
             }
         }
     }
@@ -208,13 +209,13 @@ impl Driver {
         }
     }
 
-    /// Sends what was lost again; whether there was anything.
+    /// Retransmits, and doubles the next wait. Returns whether there was anything to send.
     fn retransmit(&mut self) -> bool {
         self.retransmit_after *= 2;
         self.connection.retransmit()
     }
 
-    /// Reads once; whether something came, or the connection ended.
+    /// Reads once. Returns whether bytes arrived or the connection ended.
     fn read(&mut self, until: Duration) -> bool {
         match self.link.receive(until) {
             Ok(Received::Nothing) => return false,
@@ -231,25 +232,25 @@ impl Driver {
                 }
                 self.log_keys();
                 while let Some(event) = self.connection.next_event() {
-                    self.events.push(Timed { at, event });
+                    self.events.push(TimedEvent { at, event });
                 }
             }
-            Err(error) => self.ended = Some(ended(&error)),
+            Err(error) => self.ended = Some(wait_error(&error)),
         }
         true
     }
 }
 
-fn ended(error: &io::Error) -> Ended {
+fn wait_error(error: &io::Error) -> Ended {
     match error.kind() {
-        // A datagram came back: over TCP this would have been found while connecting.
+        // ICMP refused a datagram. Over TCP, connecting would have failed.
         io::ErrorKind::ConnectionRefused => Ended::Refused,
         _ => Ended::Failed(error.to_string()),
     }
 }
 
-/// Bytes of a server on one connection.
+/// Maximum number of bytes received on one connection.
 const MAX_RECEIVED_BYTES: usize = 16 << 20;
 
 /// The first wait for a response, which doubles (RFC 9002 section 6.2).
-const RETRANSMIT_AFTER: Duration = Duration::from_millis(600);
+const INITIAL_RETRANSMIT_TIMEOUT: Duration = Duration::from_millis(600);

@@ -7,12 +7,12 @@ pub struct Entropy {
     pub random: [u8; 32],
     /// The X25519 private key.
     pub private_key: [u8; 32],
-    /// Over QUIC: the connection ids that the client chooses, for the server at first and for itself.
+    /// Over QUIC: the client's first destination connection id, and its own (source) id.
     pub connection_ids: [[u8; 8]; 2],
 }
 
 impl Entropy {
-    /// From the operating system.
+    /// Reads random values from the operating system.
     ///
     /// # Panics
     /// If the system has no random numbers.

@@ -15,7 +15,7 @@ use crate::schedule::Schedule;
 use crate::tcp_connection::TcpConnection;
 use crate::wire::extension;
 
-/// What a first flight shall be, with its faults.
+/// A plan for a first flight, with optional faults.
 #[derive(Clone, Debug)]
 pub struct FlightPlan {
     hello: Hello,
@@ -52,7 +52,7 @@ impl FlightPlan {
         self
     }
 
-    /// States another ticket age, off by so many milliseconds.
+    /// States a ticket age that is off by this many milliseconds.
     #[must_use]
     pub fn shift_age(mut self, milliseconds: i64) -> Self {
         self.age_shift_ms = milliseconds;
@@ -73,7 +73,7 @@ impl FlightPlan {
         self
     }
 
-    /// Builds the flight at this time of the clock that dated the ticket.
+    /// Builds the flight at the time `now`, on the clock of [`Ticket::received`].
     pub fn build(mut self, now: Duration, entropy: &Entropy) -> FirstFlight {
         let [destination, source] = entropy.connection_ids;
         if self.hello.quic.is_some() {
@@ -137,7 +137,7 @@ impl FlightPlan {
 pub struct FirstFlight(Arc<FlightParts>);
 
 impl FirstFlight {
-    /// Makes a flight of a ClientHello message.
+    /// Makes a flight from a ClientHello message.
     pub(crate) fn assemble(
         offer: Offer,
         hello: Vec<u8>,
@@ -163,13 +163,14 @@ impl FirstFlight {
         Self(Arc::new(parts))
     }
 
-    /// All its bytes: over TCP the ClientHello and the records of early data, over QUIC its datagrams.
+    /// All bytes of the flight: over TCP the ClientHello and the records of early data, over QUIC
+    /// the datagrams.
     pub fn bytes(&self) -> Vec<u8> {
         self.0.pieces.concat()
     }
 
-    /// The same flight under another connection id for the server, over QUIC. The client's own id stays,
-    /// as the ClientHello contains it. `None` over TCP.
+    /// The same flight with another destination connection id, over QUIC. The source id stays, as
+    /// the ClientHello contains it. `None` over TCP.
     pub fn with_connection_id(
         &self,
         destination: &[u8; 8],
@@ -199,7 +200,8 @@ impl FirstFlight {
     }
 
     /// A connection that sends this flight as an attacker can: over QUIC it sends nothing in response
-    /// to the server, which takes the keys, until it is [finished](Connection::finish).
+    /// to the server, for which an attacker has no keys, until it is
+    /// [finished](Connection::finish).
     pub fn copy(&self) -> Box<dyn Connection> {
         match self.0.quic {
             Some(_) => Box::new(QuicConnection::copy(self.0.clone())),

@@ -12,7 +12,7 @@ use crate::schedule::{Schedule, finished};
 use crate::wire::{X25519, kind, message, put_vec};
 use crate::{ProtocolError, Suite, Ticket};
 
-/// What follows from a message.
+/// What a connection has to do after a message.
 pub(crate) enum Step {
     /// Nothing that a caller has to do.
     Continue,
@@ -24,7 +24,7 @@ pub(crate) enum Step {
     Extensions { early_data: bool, alpn: Option<String> },
     /// The content of the server's Certificate.
     Certificate(Vec<u8>),
-    /// The server's Finished was right. Keys for application data, and the client's last flight.
+    /// The server's Finished was valid. Keys for application data, and the client's last flight.
     Finished { client: Vec<u8>, server: Vec<u8>, last_flight: LastFlight },
     /// A ticket.
     Ticket(Ticket),
@@ -40,7 +40,7 @@ pub(crate) struct LastFlight {
     pub(crate) messages: Vec<u8>,
 }
 
-/// The next message that may come.
+/// The message that is expected next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Expected {
     ServerHello,
@@ -53,11 +53,11 @@ enum Expected {
     Any,
 }
 
-/// A handshake as the client of a flight.
+/// The client's side of a handshake.
 pub(crate) struct Handshake {
     flight: Arc<FlightParts>,
     expected: Expected,
-    /// All messages so far; its hash is taken when it is needed.
+    /// All messages so far; hashed when needed.
     transcript: Vec<u8>,
     retried: bool,
     /// Whether the latest ClientHello offers the PSK.
@@ -76,7 +76,7 @@ struct Keys {
     schedule: Schedule,
     client: Vec<u8>,
     server: Vec<u8>,
-    /// After the server's Finished.
+    /// Set after the server's Finished.
     resumption_master: Vec<u8>,
 }
 
@@ -113,7 +113,7 @@ impl Handshake {
         self.key_log.push(format!("{label} {random} {}", hex::encode(secret)));
     }
 
-    /// Processes a whole message, which arrived at this time.
+    /// Processes a whole message, which arrived at the time `now`.
     pub(crate) fn message(&mut self, bytes: &[u8], now: Duration) -> Result<Step, ProtocolError> {
         let (Some(&message_kind), Some(body)) = (bytes.first(), bytes.get(4..)) else {
             return Err(ProtocolError::Malformed);
@@ -241,8 +241,8 @@ impl Handshake {
         let hash = suite.hash(&self.transcript);
         let client = application.derive("c ap traffic", &hash);
         let server = application.derive("s ap traffic", &hash);
-        // The rest of the transcript is known now. A server may issue tickets before it has received
-        // it, so their secret is derived at once.
+        // A server may issue tickets before it has received our Finished, so their secret is
+        // derived now; the rest of the transcript is already known.
         let sends_end = self.early_data && self.has_end_of_early_data;
         let end_of_early_data = sends_end.then(|| message(kind::END_OF_EARLY_DATA, |_| {}));
         self.transcript.extend(end_of_early_data.iter().flatten());
@@ -285,5 +285,5 @@ impl Handshake {
     }
 }
 
-/// Bytes of all messages of a handshake.
+/// Maximum size of all messages of a handshake, in bytes.
 const MAX_TRANSCRIPT: usize = 256 * 1024;

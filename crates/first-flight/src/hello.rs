@@ -10,9 +10,9 @@ use crate::wire::{TLS13, X25519, extension, kind, message, put_extension, put_ve
 pub struct Hello {
     pub(crate) server_name: Option<String>,
     pub(crate) alpn: Vec<String>,
-    /// The only version of TLS that it supports.
+    /// The only version of TLS that is offered.
     pub(crate) version: u16,
-    /// The groups that it supports.
+    /// The groups that are offered.
     pub(crate) groups: Vec<u16>,
     pub(crate) key_share: bool,
     /// Further extensions, before those of the PSK.
@@ -37,7 +37,7 @@ impl Hello {
         }
     }
 
-    /// Goes over QUIC. The client's first unidirectional stream starts with `first_stream`: the control
+    /// Uses QUIC. The client's first unidirectional stream starts with `first_stream`: the control
     /// stream of HTTP/3 (RFC 9114 section 6.2.1).
     #[must_use]
     pub fn over_quic(mut self, first_stream: &[u8]) -> Self {
@@ -45,20 +45,22 @@ impl Hello {
         self
     }
 
-    /// Supports an older version of TLS only, over TCP (section 4.2.1), such as 0x0303 (1.2). Such a handshake
-    /// ends with [`ProtocolError::Version`](crate::ProtocolError::Version) if the server supports the
-    /// version, since this crate has TLS 1.3 only.
+    /// Offers only an older version of TLS (section 4.2.1), such as 0x0303 (1.2); over TCP. If the
+    /// server supports it, the handshake ends with
+    /// [`ProtocolError::Version`](crate::ProtocolError::Version), since this crate has TLS 1.3
+    /// only.
     #[must_use]
     pub fn with_version_only(mut self, version: u16) -> Self {
         self.version = version;
-        // Groups select certificates there, too (RFC 8422 section 5.1): P-256, P-384 and P-521.
+        // In older versions, groups also select certificates (RFC 8422 section 5.1), so P-256,
+        // P-384 and P-521 are offered too.
         self.groups = vec![X25519, 0x0017, 0x0018, 0x0019];
         self
     }
 
-    /// Supports this group only (section 4.2.7), and sends no share of it. Such a handshake ends with
-    /// [`ProtocolError::Group`](crate::ProtocolError::Group) if the server supports the group, since this
-    /// crate has X25519 only.
+    /// Offers only this group (section 4.2.7), without a key share. If the server supports it, the
+    /// handshake ends with [`ProtocolError::Group`](crate::ProtocolError::Group), since this crate
+    /// has X25519 only.
     #[must_use]
     pub fn with_group_only(mut self, group: u16) -> Self {
         self.groups = vec![group];
@@ -85,7 +87,7 @@ pub(crate) struct HelloParts<'a> {
     pub(crate) psk: Option<PskOffer<'a>>,
 }
 
-/// The identity of a PSK. Its binder is of zeros at first.
+/// The identity of a PSK. [`write()`] leaves zeros for its binder.
 pub(crate) struct PskOffer<'a> {
     pub(crate) identity: &'a [u8],
     pub(crate) obfuscated_age: u32,
@@ -154,7 +156,7 @@ fn extensions(hello: &Hello, parts: &HelloParts<'_>, out: &mut Vec<u8>) {
     put_extension(out, extension::SUPPORTED_VERSIONS, |out| {
         put_vec(out, 1, |out| out.extend_from_slice(&hello.version.to_be_bytes()));
     });
-    // psk_dhe_ke: also a client without a PSK says it, or it would get no tickets.
+    // psk_dhe_ke: also without a PSK, since the server would otherwise issue no tickets.
     put_extension(out, extension::PSK_KEY_EXCHANGE_MODES, |out| out.extend_from_slice(&[1, 1]));
     put_extension(out, extension::KEY_SHARE, |out| {
         put_vec(out, 2, |out| {
@@ -190,12 +192,13 @@ fn extensions(hello: &Hello, parts: &HelloParts<'_>, out: &mut Vec<u8>) {
 
 const TLS12: u16 = 0x0303;
 
-/// Of TLS 1.2 and older: ECDHE with ECDSA and RSA, by GCM, ChaCha20 and CBC, and RSA key exchange.
+/// Cipher suites of TLS 1.2 and older: ECDHE with ECDSA and RSA, with GCM, ChaCha20 and CBC, and
+/// RSA key exchange.
 const OLD_SUITES: [u16; 12] = [
     0xc02b, 0xc02c, 0xc02f, 0xc030, 0xcca8, 0xcca9, 0xc009, 0xc00a, 0xc013, 0xc014, 0x002f, 0x0035,
 ];
 
-/// ECDSA, RSA-PSS, Ed25519, and RSA-PKCS1 for certificates: no server must lack a signature.
+/// ECDSA, RSA-PSS, Ed25519, and RSA-PKCS1 for certificates, so that every server finds one.
 const SIGNATURE_ALGORITHMS: [u16; 11] =
     [0x0403, 0x0503, 0x0603, 0x0804, 0x0805, 0x0806, 0x0809, 0x0807, 0x0401, 0x0501, 0x0601];
 

@@ -13,7 +13,7 @@
 //!             record     protects and opens records
 //!           messages     parses the server's handshake messages
 //!             schedule   the key schedule
-//!       connection       what all connections can do
+//!       connection       the interface of connections
 //! ticket                 a session ticket with its secret
 //! test_server            a simulated server with chosen mistakes, for tests
 //! ```
@@ -40,27 +40,28 @@
 //! # Usage
 //!
 //! A [`FirstFlight`] is a value: its bytes can be sent as often as a test needs, and each
-//! [`Connection`] made from it is another copy. The one who built it can read the response to any
-//! copy, which an attacker cannot; that is how a test sees that a server responded to one. It can
-//! also be completed, which makes it the original, or be left alone, as an attacker has to.
+//! [`Connection`] made from it is another copy. Whoever built the flight can read the response to
+//! any copy, which an attacker cannot; this is how a test sees that a server responded to a copy. A
+//! connection can also be completed, which makes it the original, or be left incomplete, as an
+//! attacker has to leave it.
 //!
-//! [`FlightPlan`] has the faults of a test: another ticket age, flipped bits in the ticket, a wrong
+//! [`FlightPlan`] has the faults of a test: a wrong ticket age, flipped bits in the ticket, a wrong
 //! binder, no key share (which forces a HelloRetryRequest), another name or protocol than the ticket's,
 //! more early data than permitted.
 //!
 //! Over QUIC ([`Hello::over_quic`]) a flight is one or more datagrams. An attacker can send them again,
 //! from any address, and can give their Initial packets another connection id, but not their 0-RTT
-//! packets: [`FirstFlight::with_connection_id`] makes what is possible.
+//! packets: [`FirstFlight::with_connection_id`] builds the possible variants.
 //!
 //! # Limits
 //!
 //! This is no general TLS or QUIC stack: over QUIC it does without flow control beyond a megabyte, loss
 //! detection, key updates and migration. It speaks TLS 1.3 with X25519 and the three common cipher suites.
 //! **Servers are not authenticated**: a server proves that it holds the keys of the handshake by its
-//! Finished, but its certificate is not looked at. Send nothing that is secret.
+//! Finished, but its certificate is ignored. Send nothing that is secret.
 //!
-//! Bytes of a server never panic. They are limited to one record at a time, and handshake messages
-//! to 128 KiB.
+//! Bytes of a server never cause a panic. At most one record is buffered at a time, and handshake
+//! messages up to 128 KiB.
 
 mod connection;
 mod driver;
@@ -85,7 +86,7 @@ mod udp;
 mod wire;
 
 pub use connection::{Alert, Connection, Event};
-pub use driver::{Driver, Ended, Link, Received, Timed};
+pub use driver::{Driver, Ended, Link, Received, TimedEvent};
 pub use entropy::Entropy;
 pub use firstflight_wire::Suite;
 pub use flight::{FirstFlight, FlightPlan};

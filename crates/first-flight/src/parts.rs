@@ -1,4 +1,5 @@
-//! What a first flight consists of: its offer, and what a connection has to know to read the response.
+//! The parts of a first flight: its offer, and the secrets that a connection needs to read the
+//! response.
 
 use firstflight_wire::{PacketKeys, Version};
 
@@ -9,7 +10,7 @@ use crate::record::{self, RecordKeys};
 use crate::schedule::Schedule;
 use crate::{Suite, Ticket};
 
-/// What a connection has to know of the flight that it sent.
+/// What a flight offers, with the private values that its connections need.
 #[derive(Clone)]
 pub(crate) struct Offer {
     pub(crate) hello: Hello,
@@ -25,8 +26,8 @@ impl Offer {
         self.ticket.as_ref().map(|ticket| Schedule::early(ticket.suite, Some(&ticket.psk)))
     }
 
-    /// The second ClientHello, in response to a HelloRetryRequest (section 4.1.2). `prefix` is the
-    /// transcript so far.
+    /// The second ClientHello, in response to a HelloRetryRequest (section 4.1.2), and whether it
+    /// offers the PSK. `prefix` is the transcript so far.
     pub(crate) fn second_hello(
         &self,
         suite: Suite,
@@ -34,7 +35,8 @@ impl Offer {
         cookie: Option<&[u8]>,
     ) -> (Vec<u8>, bool) {
         // A PSK of another hash cannot be used with the chosen suite.
-        let ticket = self.ticket.as_ref().filter(|it| it.suite.hash_len() == suite.hash_len());
+        let ticket =
+            self.ticket.as_ref().filter(|ticket| ticket.suite.hash_len() == suite.hash_len());
         let psk = ticket.map(|ticket| PskOffer {
             identity: &ticket.identity,
             obfuscated_age: self.obfuscated_age,

@@ -14,7 +14,7 @@ use crate::handshake::{Handshake, LastFlight, Step};
 use crate::parts::FlightParts;
 use crate::quic::{
     Assembly, FIRST_UNIDIRECTIONAL, ID_LEN, MAX_DATAGRAM, MAX_STREAM_BYTES, QuicParts, long_header,
-    packed, pad, seal_long, seal_short,
+    pack_frames, pad, seal_long, seal_short,
 };
 use crate::quic::{Space, stream_frames};
 use crate::{ProtocolError, Suite};
@@ -23,21 +23,21 @@ use crate::{ProtocolError, Suite};
 pub(crate) struct QuicConnection {
     flight: Arc<FlightParts>,
     parts: QuicParts,
-    /// Whether nothing is sent in response, as an attacker has no keys.
+    /// Whether to send nothing in response, like an attacker without keys.
     silent: bool,
     handshake: Handshake,
     /// Initial, Handshake, application data.
     spaces: [Space; 3],
     early: Option<PacketKeys>,
     suite: Option<Suite>,
-    /// Until it is sent: the client's last flight, and the keys for what comes after it.
+    /// The client's last flight until it is sent, and the keys for later packets.
     last_flight: Option<(LastFlight, PacketKeys)>,
     streams: BTreeMap<u64, Assembly>,
     /// Bytes of all streams, those of repeated frames included.
     stream_bytes: u64,
     /// Streams that have ended.
     ended: HashSet<u64>,
-    /// The next bidirectional stream of ours.
+    /// The next bidirectional stream that we open.
     next_stream: u64,
     /// Whether the first unidirectional stream was opened.
     opened_first: bool,
@@ -93,7 +93,7 @@ impl QuicConnection {
         connection
     }
 
-    /// Keys and numbers after the flight was sent, or sent again with a token.
+    /// Sets keys and packet numbers after the flight was sent, or sent again with a token.
     fn start(&mut self) {
         let id = &self.parts.destination;
         let [initial, _, application] = &mut self.spaces;
@@ -102,7 +102,7 @@ impl QuicConnection {
         initial.next = self.parts.next_initial;
         initial.crypto_sent = self.flight.hello.len() as u64;
         application.next = self.parts.next_application;
-        // Its datagrams are acknowledged by any response. A copy is sent once.
+        // Any response acknowledges the flight's datagrams. A copy is sent only once.
         self.unacknowledged = match self.silent {
             true => Vec::new(),
             false => self.output.iter().map(|datagram| (datagram.clone(), vec![(0, 0)])).collect(),
@@ -118,7 +118,7 @@ impl QuicConnection {
         };
         let state = &self.spaces[space];
         let Some(keys) = &state.read else { return Ok(()) };
-        // What does not open was not sent by the server, or comes too early.
+        // A packet that does not open was not sent by the server, or arrived before its keys.
         let Some(opened) = keys.open(packet.bytes, number_at, state.largest) else {
             return Ok(());
         };
@@ -160,7 +160,9 @@ impl QuicConnection {
             }
             Frame::Ack { largest } => {
                 for (_, packets) in &mut self.unacknowledged {
-                    packets.retain(|(of, number)| *of != space || *number > largest);
+                    packets.retain(|(packet_space, number)| {
+                        *packet_space != space || *number > largest
+                    });
                 }
                 self.unacknowledged.retain(|(_, packets)| !packets.is_empty());
             }
@@ -274,8 +276,8 @@ impl QuicConnection {
         }
     }
 
-    /// Opens the next streams with this data.
-    fn streams_with(&mut self, data: &[u8]) -> Vec<Vec<u8>> {
+    /// Returns frames that send this data on the next stream.
+    fn frames_on_next_stream(&mut self, data: &[u8]) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         if !std::mem::replace(&mut self.opened_first, true) {
             let first = &self.parts.first_stream;
@@ -286,7 +288,7 @@ impl QuicConnection {
         frames
     }
 
-    /// Packets of all spaces for what is to be sent.
+    /// Writes packets of all spaces with their pending frames.
     fn write_packets(&mut self) {
         let mut packets: Vec<(usize, u64, Vec<u8>, bool)> = Vec::new();
         for space in [INITIAL, HANDSHAKE, APPLICATION] {
@@ -300,7 +302,7 @@ impl QuicConnection {
                 frames.splice(0..0, state.take_ack());
             }
             let Some(keys) = &state.write else { continue };
-            for payload in packed(frames) {
+            for payload in pack_frames(frames) {
                 let number = state.next;
                 state.next += 1;
                 let payload = pad(payload, 4);
@@ -383,7 +385,7 @@ impl Connection for QuicConnection {
         if self.early.is_none() || self.finished {
             return false;
         }
-        for payload in packed(self.streams_with(data)) {
+        for payload in pack_frames(self.frames_on_next_stream(data)) {
             let state = &mut self.spaces[APPLICATION];
             let (number, header) = (state.next, long_header(PacketKind::ZeroRtt, &self.parts));
             state.next += 1;
@@ -407,7 +409,7 @@ impl Connection for QuicConnection {
         if !self.finished {
             return false;
         }
-        let frames = self.streams_with(data);
+        let frames = self.frames_on_next_stream(data);
         self.spaces[APPLICATION].frames.extend(frames);
         true
     }
@@ -419,7 +421,7 @@ impl Connection for QuicConnection {
             put_varint(&mut frame, NO_ERROR);
             frame.push(0);
             self.spaces[APPLICATION].frames.push(frame);
-            self.take_closing();
+            self.write_last_packets();
         }
     }
 
@@ -431,8 +433,8 @@ impl Connection for QuicConnection {
 }
 
 impl QuicConnection {
-    /// After the last packet nothing is sent again.
-    fn take_closing(&mut self) {
+    /// Writes the last packets, after which nothing is retransmitted.
+    fn write_last_packets(&mut self) {
         self.write_packets();
         self.unacknowledged.clear();
     }
@@ -444,7 +446,7 @@ const APPLICATION: usize = 2;
 
 /// H3_NO_ERROR (RFC 9114 section 8.1).
 const NO_ERROR: u64 = 0x100;
-/// Streams of a connection.
+/// Maximum number of streams of a connection.
 const MAX_STREAMS: usize = 256;
-/// Datagrams that are sent again.
+/// Maximum number of datagrams kept for retransmission.
 const MAX_UNACKNOWLEDGED: usize = 32;

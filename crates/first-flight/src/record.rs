@@ -9,11 +9,11 @@ pub(crate) const ALERT: u8 = 21;
 pub(crate) const HANDSHAKE: u8 = 22;
 pub(crate) const APPLICATION_DATA: u8 = 23;
 
-/// Bytes of plaintext in a record.
+/// Maximum size of the plaintext in a record, in bytes.
 pub(crate) const MAX_PLAINTEXT: usize = 1 << 14;
-/// Bytes of ciphertext in a record (section 5.2).
+/// Maximum size of the ciphertext in a record, in bytes (section 5.2).
 const MAX_CIPHERTEXT: usize = MAX_PLAINTEXT + 256;
-/// Bytes of handshake messages: a long chain of certificates fits.
+/// Maximum size of buffered handshake messages, in bytes; fits a long chain of certificates.
 const MAX_MESSAGE_BYTES: usize = 128 * 1024;
 
 /// Key, IV and sequence number of a traffic secret (section 7.3).
@@ -49,7 +49,8 @@ impl RecordKeys {
         }
     }
 
-    /// Opens a record: its type and content. The state stays as it is if it does not open.
+    /// Opens a record, and returns its type and content. If decryption fails, the state is
+    /// unchanged.
     pub(crate) fn open(&mut self, record: &Record) -> Option<(u8, Vec<u8>)> {
         let mut content = record.payload.clone();
         let nonce = nonce(&self.iv, self.sequence);
@@ -62,7 +63,7 @@ impl RecordKeys {
         Some((content_type, content))
     }
 
-    /// Leaves out sequence numbers that were used before.
+    /// Skips sequence numbers that were used before.
     pub(crate) fn skip(&mut self, records: u64) {
         self.sequence += records;
     }
@@ -74,7 +75,7 @@ impl RecordKeys {
     }
 }
 
-/// A record as it was received.
+/// A received record.
 pub(crate) struct Record {
     pub(crate) header: [u8; 5],
     pub(crate) payload: Vec<u8>,
@@ -149,7 +150,7 @@ impl Messages {
         (self.0.len() >= len).then(|| self.0.drain(..len).collect())
     }
 
-    /// Whether no part of a message is left. None may be where keys change (section 5.1).
+    /// Whether no partial message is buffered. There must be none when keys change (section 5.1).
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,5 +1,4 @@
-//! The key schedule (RFC 8446 section 7.1). Secrets are derived as the handshake goes on; what is
-//! derived from a transcript takes its hash.
+//! The key schedule (RFC 8446 section 7.1). Functions take the hash of a transcript.
 
 use crate::Suite;
 
@@ -11,7 +10,7 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// The early stage. Without a PSK, of zeros.
+    /// The early stage. Without a PSK, its input is zeros.
     pub(crate) fn early(suite: Suite, psk: Option<&[u8]>) -> Self {
         let zeros = vec![0; suite.hash_len()];
         let secret = suite.extract(&zeros, psk.unwrap_or(&zeros));

@@ -13,7 +13,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::driver::{Link, Received};
 
-/// What became of TCP Fast Open on a connection (RFC 7413), as the kernel saw it in the packets.
+/// The outcome of TCP Fast Open on a connection (RFC 7413), as reported by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FastOpen {
     /// There was no cookie of the server, so the SYN had no data.
@@ -37,7 +37,7 @@ impl fmt::Display for FastOpen {
     }
 }
 
-/// A TCP connection. It blocks.
+/// A TCP connection on a blocking socket.
 pub struct TcpLink {
     stream: TcpStream,
     epoch: Instant,
@@ -56,11 +56,12 @@ impl TcpLink {
         Ok(Self { stream, epoch, limit, fast_open: false })
     }
 
-    /// The same with TCP Fast Open: what is sent first leaves in the SYN, if the server gave this machine a
-    /// cookie before; else one is requested.
+    /// Connects with TCP Fast Open: the first data leaves in the SYN if this machine has a cookie
+    /// of the server; otherwise the SYN requests one.
     ///
     /// # Errors
-    /// The same, and [`ErrorKind::Unsupported`] if the system's clients have no Fast Open.
+    /// As [`connect`](Self::connect), and [`ErrorKind::Unsupported`] if the system has no Fast Open
+    /// for clients.
     pub fn connect_with_fast_open(
         address: SocketAddr,
         limit: Duration,
@@ -87,12 +88,12 @@ impl Link for TcpLink {
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         let (end, mut rest) = (self.now() + self.limit, bytes);
         while !rest.is_empty() {
-            // A server that reads a little at a time gets no new limit for it.
-            let left = end.saturating_sub(self.now());
-            if left.is_zero() {
+            // The limit is for the whole call, even if the server reads slowly.
+            let remaining = end.saturating_sub(self.now());
+            if remaining.is_zero() {
                 return Err(ErrorKind::TimedOut.into());
             }
-            self.stream.set_write_timeout(Some(left))?;
+            self.stream.set_write_timeout(Some(remaining))?;
             match self.stream.write(rest) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(len) => rest = &rest[len..],
@@ -106,11 +107,11 @@ impl Link for TcpLink {
     fn receive(&mut self, until: Duration) -> io::Result<Received> {
         let mut buffer = [0; MAX_READ];
         loop {
-            let left = until.saturating_sub(self.now());
-            if left.is_zero() {
+            let remaining = until.saturating_sub(self.now());
+            if remaining.is_zero() {
                 return Ok(Received::Nothing);
             }
-            self.stream.set_read_timeout(Some(left))?;
+            self.stream.set_read_timeout(Some(remaining))?;
             match self.stream.read(&mut buffer) {
                 Ok(0) => return Ok(Received::End),
                 Ok(len) => return Ok(Received::Bytes(buffer[..len].to_vec())),
@@ -138,7 +139,7 @@ impl Link for TcpLink {
         }
         let info = getsockopt(&self.stream, TcpInfoStart).ok()?;
         // `enum tcp_fastopen_client_fail`, since Linux 5.5.
-        Some(match (info[OPTIONS_AT] & TCPI_OPT_SYN_DATA, info[FAILURE_AT] >> 1 & 3) {
+        Some(match (info[OPTIONS_OFFSET] & TCPI_OPT_SYN_DATA, info[FAILURE_OFFSET] >> 1 & 3) {
             (0, 1) => FastOpen::NoCookie,
             (0, 2) => FastOpen::NotAccepted,
             (0, 3) => FastOpen::SynLost,
@@ -157,11 +158,11 @@ sockopt_impl!(
     [u8; 8]
 );
 
-/// Where `tcpi_options` is in it, and its bit for acknowledged data in the SYN.
-const OPTIONS_AT: usize = 5;
+/// Offset of `tcpi_options`, and its bit for acknowledged data in the SYN.
+const OPTIONS_OFFSET: usize = 5;
 const TCPI_OPT_SYN_DATA: u8 = 32;
-/// Where `tcpi_fastopen_client_fail` is, in the bits 1 and 2.
-const FAILURE_AT: usize = 7;
+/// Offset of `tcpi_fastopen_client_fail`, which is in bits 1 and 2.
+const FAILURE_OFFSET: usize = 7;
 
-/// Bytes of one read: a whole record fits.
+/// Maximum size of one read, in bytes; fits a whole record.
 const MAX_READ: usize = 16 * 1024 + 512;

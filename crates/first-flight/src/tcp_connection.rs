@@ -23,7 +23,7 @@ pub(crate) struct TcpConnection {
     read: Option<RecordKeys>,
     /// Keys of the records that we write: of the handshake, then of application data.
     write: Option<RecordKeys>,
-    /// Until it is sent: the client's last flight, and the keys for what comes after it.
+    /// The client's last flight until it is sent, and the keys for later records.
     last_flight: Option<(LastFlight, RecordKeys)>,
     server_finished: bool,
     finished: bool,
@@ -159,7 +159,7 @@ impl TcpConnection {
                     self.events.push_back(Event::HelloRetryRequest);
                 }
                 Step::Handshake { suite, resumed, client, server } => {
-                    self.expect_no_rest()?;
+                    self.expect_no_partial_message()?;
                     self.suite = Some(suite);
                     self.read = Some(RecordKeys::new(suite, &server));
                     self.write = Some(RecordKeys::new(suite, &client));
@@ -172,7 +172,7 @@ impl TcpConnection {
                     self.events.push_back(Event::EncryptedExtensions { early_data, alpn });
                 }
                 Step::Finished { client, server, last_flight } => {
-                    self.expect_no_rest()?;
+                    self.expect_no_partial_message()?;
                     let suite = self.suite.ok_or(ProtocolError::Unexpected(kind::FINISHED))?;
                     self.read = Some(RecordKeys::new(suite, &server));
                     self.last_flight = Some((last_flight, RecordKeys::new(suite, &client)));
@@ -184,7 +184,7 @@ impl TcpConnection {
                 }
                 Step::Ticket(ticket) => self.events.push_back(Event::Ticket(ticket)),
                 Step::KeyUpdate => {
-                    self.expect_no_rest()?;
+                    self.expect_no_partial_message()?;
                     if let Some(keys) = &mut self.read {
                         keys.update();
                     }
@@ -194,8 +194,8 @@ impl TcpConnection {
         Ok(())
     }
 
-    /// Messages end where keys change (RFC 8446 section 5.1).
-    fn expect_no_rest(&self) -> Result<(), ProtocolError> {
+    /// A message must not span a change of keys (RFC 8446 section 5.1).
+    fn expect_no_partial_message(&self) -> Result<(), ProtocolError> {
         if self.messages.is_empty() { Ok(()) } else { Err(ProtocolError::Malformed) }
     }
 }

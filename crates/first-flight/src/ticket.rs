@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{Suite, schedule};
 
-/// A ticket, with the secret that its connection gave it.
+/// A ticket with its PSK.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Ticket {
     /// Suite of the connection. A resumption may use another one with the same hash, early data may
@@ -25,7 +25,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// The age as it is sent: milliseconds since its receipt, plus a shift, obfuscated (section
+    /// The obfuscated age that is sent: milliseconds since receipt, plus a shift (section
     /// 4.2.11.1).
     pub(crate) fn obfuscated_age(&self, now: Duration, shift_ms: i64) -> u32 {
         let age = now.saturating_sub(self.received).as_millis() as i64;
@@ -38,7 +38,7 @@ impl Ticket {
     }
 }
 
-/// Without the secret.
+/// Omits the secret.
 impl std::fmt::Debug for Ticket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ticket")

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use crate::driver::{Link, Received};
 
-/// Datagrams to and from one address. It blocks.
+/// Datagrams to and from one address, on a blocking socket.
 pub struct UdpLink {
     socket: UdpSocket,
     epoch: Instant,
 }
 
 impl UdpLink {
-    /// Sends from this local address, or from any; times are counted from `epoch`.
+    /// Binds to this local address, or to any; times are counted from `epoch`.
     ///
     /// # Errors
     /// If the local address is in use or not of this machine, or there is no route.
@@ -44,11 +44,11 @@ impl Link for UdpLink {
     fn receive(&mut self, until: Duration) -> io::Result<Received> {
         let mut buffer = [0; MAX_DATAGRAM];
         loop {
-            let left = until.saturating_sub(self.now());
-            if left.is_zero() {
+            let remaining = until.saturating_sub(self.now());
+            if remaining.is_zero() {
                 return Ok(Received::Nothing);
             }
-            self.socket.set_read_timeout(Some(left))?;
+            self.socket.set_read_timeout(Some(remaining))?;
             match self.socket.recv(&mut buffer) {
                 Ok(len) => return Ok(Received::Bytes(buffer[..len].to_vec())),
                 Err(error) => match error.kind() {

@@ -1,5 +1,5 @@
-//! Integers and vectors of the TLS presentation language (RFC 8446 section 3), and what can be
-//! wrong with the bytes of a server.
+//! Integers and vectors of the TLS presentation language (RFC 8446 section 3), and the errors of a
+//! server.
 
 /// Why a response cannot be read any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,7 +19,7 @@ pub enum ProtocolError {
     /// A message ends early, or has bytes left over.
     #[error("a handshake message of the server is malformed")]
     Malformed,
-    /// A message that may not come now.
+    /// A message that is not allowed at this point.
     #[error("the server sent handshake message {0} out of order")]
     Unexpected(u8),
     /// A record or the handshake is longer than permitted.

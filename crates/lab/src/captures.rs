@@ -51,36 +51,36 @@ struct Candidate {
     trace: Trace,
     first_byte_ns: u64,
     last_byte_ns: u64,
-    /// Its packets if it may be written to a file.
+    /// Its packets, if it may be written to a capture file.
     packets: Vec<CapturedPacket>,
     secrets: Vec<String>,
 }
 
-/// A random selection of at most [`MAX_CANDIDATES`] items, each of those seen with the same
+/// A random selection of at most [`MAX_CANDIDATES`] items, in which each item seen has the same
 /// probability (algorithm R).
 struct Reservoir<T> {
     seen: usize,
-    kept: Vec<T>,
+    items: Vec<T>,
 }
 
 impl<T> Default for Reservoir<T> {
     fn default() -> Self {
-        Self { seen: 0, kept: Vec::new() }
+        Self { seen: 0, items: Vec::new() }
     }
 }
 
 impl<T> Reservoir<T> {
-    /// Adds an item, which is made only if it is kept.
+    /// Adds an item. Calls `make` only if the item is selected.
     fn add(&mut self, rng: &mut StdRng, make: impl FnOnce() -> Option<T>) {
         self.seen += 1;
-        let place = match self.kept.len() < MAX_CANDIDATES {
-            true => self.kept.len(),
+        let place = match self.items.len() < MAX_CANDIDATES {
+            true => self.items.len(),
             false => rng.random_range(0..self.seen),
         };
         let Some(item) = (place < MAX_CANDIDATES).then(make).flatten() else { return };
-        match self.kept.get_mut(place) {
-            Some(kept) => *kept = item,
-            None => self.kept.push(item),
+        match self.items.get_mut(place) {
+            Some(replaced) => *replaced = item,
+            None => self.items.push(item),
         }
     }
 }
@@ -164,10 +164,10 @@ impl<'a> CaptureCollector<'a> {
         for cell in self.typical.clone() {
             let Some(summary) = &cells[cell].summary else { continue };
             let median = summary.first_byte.p50_ms;
-            let candidates = self.candidates.remove(&cell).unwrap_or_default().kept;
+            let candidates = self.candidates.remove(&cell).unwrap_or_default().items;
             let nearest = candidates.into_iter().min_by(|a, b| {
-                let off = |candidate: &Candidate| (candidate.time_ms - median).abs();
-                off(a).total_cmp(&off(b))
+                let distance = |candidate: &Candidate| (candidate.time_ms - median).abs();
+                distance(a).total_cmp(&distance(b))
             });
             let Some(sample) = nearest else { continue };
             if self.mode == Captures::One {
@@ -275,10 +275,10 @@ impl Candidate {
 }
 
 /// The cells for which a typical sample is shown: all handshakes of TLS 1.3 over TCP and over QUIC,
-/// and of TLS 1.2 without TCP Fast Open. They are those of our client at the first server, on the
-/// path closest to [`TYPICAL_RTT_MS`], and of an experiment with GETs if there is one.
+/// and of TLS 1.2 without TCP Fast Open. Only our client at the first server counts, on the path
+/// closest to [`TYPICAL_RTT_MS`], in an experiment with GETs if there is one.
 fn typical_cells(plan: &Plan) -> Vec<usize> {
-    // A trace is requested by the client's address, which only our client reports.
+    // Traces are selected by the client's address, which only our client reports.
     let ours = || plan.cells.iter().filter(|cell| cell.client == ClientKind::Firstflight);
     let get = |cell: &&crate::PlannedCell| cell.requested.workload == Workload::Get;
     let Some(first) = ours().find(get).or_else(|| ours().next()) else {
@@ -295,14 +295,14 @@ fn typical_cells(plan: &Plan) -> Vec<usize> {
     let path = paths.min_by(|a, b| distance(a).total_cmp(&distance(b)));
     let typical = |index: &usize| {
         let cell = &plan.cells[*index];
-        let (requested, as_first) = (&cell.requested, &first.requested);
+        let (requested, reference) = (&cell.requested, &first.requested);
         same(&cell)
             && Some(cell.path) == path
             && cell.control_of.is_none()
-            && (requested.http == as_first.http || requested.over_quic())
+            && (requested.http == reference.http || requested.over_quic())
             && (requested.group, requested.cipher, requested.certificate, requested.size)
-                == (as_first.group, as_first.cipher, as_first.certificate, as_first.size)
-            && requested.compression == as_first.compression
+                == (reference.group, reference.cipher, reference.certificate, reference.size)
+            && requested.compression == reference.compression
             && match requested.version {
                 Version::Tls13 => true,
                 Version::Tls12 => !requested.tfo,
@@ -312,7 +312,7 @@ fn typical_cells(plan: &Plan) -> Vec<usize> {
     (0..plan.cells.len()).filter(typical).collect()
 }
 
-/// Long enough to tell delays from computing, short enough to be common.
+/// Long enough that delay outweighs processing, short enough to be common.
 const TYPICAL_RTT_MS: f64 = 20.0;
 
 /// The path of a cell's capture, relative to the record.
@@ -395,9 +395,9 @@ mod tests {
         for sample in 0..1_000 {
             reservoir.add(&mut rng, || Some(sample));
         }
-        assert_eq!(reservoir.kept.len(), MAX_CANDIDATES);
-        assert!(reservoir.kept.iter().any(|sample| *sample < 500));
-        assert!(reservoir.kept.iter().any(|sample| *sample >= 500));
+        assert_eq!(reservoir.items.len(), MAX_CANDIDATES);
+        assert!(reservoir.items.iter().any(|sample| *sample < 500));
+        assert!(reservoir.items.iter().any(|sample| *sample >= 500));
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Cold starts: how long a restarted server accepts no early data, for each way of keeping its ticket
-//! keys. A client that had a session before comes back until its early data is accepted; what each
-//! connection was is read from packets.
+//! Cold starts: how long a restarted server accepts no early data, with each ticket-key setting.
+//! A client that had a session before the restart reconnects until its early data is accepted.
+//! Connections are classified by their packets.
 
 use std::collections::HashSet;
 use std::fs;
@@ -24,12 +24,12 @@ use crate::sampler::{LIMITS, SAMPLE_TIMEOUT};
 use crate::servers::{HOST, Site, find, processor_time};
 use crate::{CertificateKind, HandshakeKind, LabError, Transport};
 
-/// The network of the restarts: short, so that the server's start shows and not the round trips.
+/// The network of the restarts. Its delay is short, so that the server's start dominates the times.
 pub(crate) fn profile() -> Profile {
     Profile { name: "cold start".to_owned(), ..Profile::plain(Duration::from_millis(2)) }
 }
 
-/// A way of keeping ticket keys: its name, and its settings in `[tickets]`.
+/// A ticket-key setting: its name, and its lines in `[tickets]`.
 struct TicketKeys {
     name: &'static str,
     settings: &'static str,
@@ -58,7 +58,7 @@ const TICKET_KEYS: [TicketKeys; 5] = [
 
 /// The restarts of a run.
 pub(crate) struct ColdStartRun<'a> {
-    /// For each way of keeping keys.
+    /// Restarts with each ticket-key setting.
     pub restarts: usize,
     pub network: &'a Network,
     pub site: &'a Site,
@@ -66,24 +66,24 @@ pub(crate) struct ColdStartRun<'a> {
     pub path: usize,
 }
 
-/// A client's way back to a restarted server.
-struct Return {
-    /// What its first connection was.
+/// The connections of a client to a restarted server, until its early data is accepted.
+struct Reconnection {
+    /// The first connection, in words.
     first: &'static str,
     connections: usize,
     /// From the start of the server's process to the first response.
     response_ms: f64,
-    /// From there to the first response to accepted early data.
+    /// From the start of the server's process to the first response to accepted early data.
     early_ms: f64,
     server_cpu_ms: f64,
 }
 
 impl ColdStartRun<'_> {
-    /// Returns a row for each way of keeping keys, and why others are left out. Must run in the
+    /// Returns a row for each ticket-key setting, and why others are left out. Must run in the
     /// client's namespace.
     ///
     /// # Errors
-    /// If a server does not start, or does not accept early data within [`RETURN_TIMEOUT`].
+    /// If a server does not start, or does not accept early data within [`RECONNECT_TIMEOUT`].
     pub(crate) fn run(&self) -> Result<(Vec<ColdStart>, Vec<String>), LabError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -133,34 +133,35 @@ impl ColdStartRun<'_> {
             address: self.address()?,
         };
         let mut ticket = None;
-        let mut returns = Vec::with_capacity(self.restarts);
+        let mut reconnections = Vec::with_capacity(self.restarts);
         // The first start is not a restart.
         for start in 0..=self.restarts {
             let started = Instant::now();
             let server = self.network.server().spawn_child(self.serve(&config, &directory))?;
-            let back = client.come_back(&mut ticket, &server, started).await?;
-            returns.extend((start > 0).then_some(back));
+            let reconnection = client.reconnect(&mut ticket, &server, started).await?;
+            reconnections.extend((start > 0).then_some(reconnection));
             let _ = server.signal(nix::sys::signal::Signal::SIGTERM as i32);
             if !matches!(server.wait_timeout(STOP_TIMEOUT), Ok(Some(_))) {
                 let _ = server.kill();
             }
         }
-        let figures = |of: fn(&Return) -> f64| Figures::from_values(returns.iter().map(of));
+        let figures =
+            |value: fn(&Reconnection) -> f64| Figures::from_values(reconnections.iter().map(value));
         let mut first: Vec<(String, usize)> = Vec::new();
-        for back in &returns {
-            match first.iter_mut().find(|(what, _)| what == back.first) {
+        for reconnection in &reconnections {
+            match first.iter_mut().find(|(words, _)| words == reconnection.first) {
                 Some((_, count)) => *count += 1,
-                None => first.push((back.first.to_owned(), 1)),
+                None => first.push((reconnection.first.to_owned(), 1)),
             }
         }
         Ok(ColdStart {
             keys: keys.name.to_owned(),
-            restarts: returns.len(),
+            restarts: reconnections.len(),
             first,
-            connections: returns.iter().map(|back| back.connections).max().unwrap_or_default(),
-            response: figures(|back| back.response_ms),
-            early: figures(|back| back.early_ms),
-            server_cpu: figures(|back| back.server_cpu_ms),
+            connections: reconnections.iter().map(|r| r.connections).max().unwrap_or_default(),
+            response: figures(|r| r.response_ms),
+            early: figures(|r| r.early_ms),
+            server_cpu: figures(|r| r.server_cpu_ms),
         })
     }
 
@@ -187,7 +188,7 @@ impl ColdStartRun<'_> {
         }
     }
 
-    /// A store in the server's namespace, without persistence.
+    /// Starts Redis in the server's namespace, without persistence.
     fn start_store(&self, program: &Path, socket: &Path) -> Result<Process, LabError> {
         let mut command = Command::new(program);
         command.args(["--port", "0", "--save", "", "--appendonly", "no"]);
@@ -196,7 +197,7 @@ impl ColdStartRun<'_> {
         let started = Instant::now();
         while !socket.exists() {
             let ended = process.try_wait().ok().flatten().is_some();
-            if ended || started.elapsed() > RETURN_TIMEOUT {
+            if ended || started.elapsed() > RECONNECT_TIMEOUT {
                 let reason = "it made no socket".to_owned();
                 return Err(LabError::Start { server: "redis-server", reason });
             }
@@ -210,7 +211,7 @@ impl ColdStartRun<'_> {
     }
 }
 
-/// The client that comes back.
+/// The client that reconnects.
 struct Client<'a> {
     connectors: Connectors,
     key_log: Arc<KeyLogLines>,
@@ -220,18 +221,18 @@ struct Client<'a> {
 
 impl Client<'_> {
     /// Connects until early data is accepted, each time with the newest ticket.
-    async fn come_back(
+    async fn reconnect(
         &self,
         ticket: &mut Option<Ticket>,
         server: &Process,
         started: Instant,
-    ) -> Result<Return, LabError> {
+    ) -> Result<Reconnection, LabError> {
         let (mut first, mut response_ms, mut connections) = (None, None, 0);
         loop {
             let (facts, responded) = match self.connect(ticket).await {
                 Ok(connected) => connected,
-                // It does not listen yet.
-                Err(_) if started.elapsed() < RETURN_TIMEOUT => {
+                // The server does not listen yet.
+                Err(_) if started.elapsed() < RECONNECT_TIMEOUT => {
                     tokio::time::sleep(RETRY_INTERVAL).await;
                     continue;
                 }
@@ -245,10 +246,10 @@ impl Client<'_> {
             connections += 1;
             let took = milliseconds(responded - started);
             let response_ms = *response_ms.get_or_insert(took);
-            let first = *first.get_or_insert_with(|| in_words(facts.as_ref()));
+            let first = *first.get_or_insert_with(|| describe(facts.as_ref()));
             let label = facts.as_ref().and_then(|facts| facts.label().ok());
             if label.is_some_and(|label| label.kind == LabelKind::EarlyAccepted) {
-                return Ok(Return {
+                return Ok(Reconnection {
                     first,
                     connections,
                     response_ms,
@@ -256,7 +257,7 @@ impl Client<'_> {
                     server_cpu_ms: milliseconds(processor_time(&[server.id()])),
                 });
             }
-            if started.elapsed() > RETURN_TIMEOUT {
+            if started.elapsed() > RECONNECT_TIMEOUT {
                 let reason = "it accepted no early data".to_owned();
                 return Err(LabError::Start { server: "a restarted firstflight", reason });
             }
@@ -264,7 +265,7 @@ impl Client<'_> {
     }
 
     /// Makes a connection, and keeps its ticket. Returns what its packets show, and when the response
-    /// began.
+    /// started.
     async fn connect(
         &self,
         ticket: &mut Option<Ticket>,
@@ -284,26 +285,26 @@ impl Client<'_> {
         let (started, started_ns, mut local) = (Instant::now(), monotonic_ns(), None);
         let what = (&requested, &target);
         let exchanging = exchange(&self.connectors, offer, self.address, what, &LIMITS, &mut local);
-        let phase = ClientError::Timeout { phase: "a connection", after: SAMPLE_TIMEOUT };
-        let made: Exchange =
-            tokio::time::timeout(SAMPLE_TIMEOUT, exchanging).await.unwrap_or(Err(phase))?;
-        *ticket = made.tickets.last().cloned();
+        let timeout = ClientError::Timeout { phase: "a connection", after: SAMPLE_TIMEOUT };
+        let completed: Exchange =
+            tokio::time::timeout(SAMPLE_TIMEOUT, exchanging).await.unwrap_or(Err(timeout))?;
+        *ticket = completed.tickets.last().cloned();
         let record = ClientRecord {
             slot: Slot { cell: 0, block: 0 },
             started_ns,
             local,
             client_random: None,
             server: self.address,
-            outcome: Ok(made.times),
+            outcome: Ok(completed.times),
         };
         let flows = Flows::new(&self.network.tap().take(), &self.key_log.take(), &HashSet::new());
         let facts = flows.flow(&record).map(|flow| flow.facts.clone());
-        Ok((facts, started + made.times.first_byte))
+        Ok((facts, started + completed.times.first_byte))
     }
 }
 
-/// What a connection was, by its packets.
-fn in_words(facts: Option<&FlowFacts>) -> &'static str {
+/// Describes the handshake of a connection, as its packets show it.
+fn describe(facts: Option<&FlowFacts>) -> &'static str {
     let label = facts.and_then(|facts| facts.label().ok());
     let handshake = facts.and_then(|facts| facts.tls.as_ref()?.kind);
     match (label.map(|label| label.kind), handshake) {
@@ -328,9 +329,9 @@ fn milliseconds(time: Duration) -> f64 {
 /// Below the ports of the servers under test.
 const PORT: u16 = 4429;
 
-/// With an empty store, early data is accepted after a recording window (47 s by default), which begins
-/// again when a server loses its store. Other starts take a few milliseconds.
-const RETURN_TIMEOUT: Duration = Duration::from_secs(180);
+/// With an empty store, early data is accepted after a recording window (47 s by default), which
+/// restarts when a server loses its store. Other starts take a few milliseconds.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(180);
 /// Shorter than a server's start.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);

@@ -16,9 +16,10 @@ pub struct LabConfig {
     pub experiments: Vec<Experiment>,
     /// The middleboxes to measure, if any.
     pub middleboxes: Option<MiddleboxConfig>,
-    /// How long clients wait behind what interferes with early data is measured, if set.
+    /// How to measure fetches behind middleboxes and proxies that interfere with early data, if at
+    /// all.
     pub stalls: Option<StallConfig>,
-    /// How often to restart this project's server for each way of keeping its ticket keys.
+    /// How often to restart this project's server with each ticket-key setting.
     pub restarts: usize,
     /// First flights to capture at each server for the replay attack. 0 disables the attack.
     pub flights: usize,
@@ -87,15 +88,12 @@ impl LabConfig {
         let (get, ecdsa, small) = (Workload::Get, CertificateKind::EcdsaP256, ResponseSize::OneKib);
         // Middleboxes and the attack use GETs of the smallest page.
         let attacked = self.flights > 0 && !self.servers().is_empty();
-        let also = self.middleboxes.is_some() || attacked;
+        let has_plain_gets = self.middleboxes.is_some() || attacked;
+        let uses_ecdsa = has_plain_gets || self.stalls.is_some() || self.restarts > 0;
         (
-            distinct(all().flat_map(|axes| &axes.workloads).chain(also.then_some(&get))),
-            distinct(
-                all()
-                    .flat_map(|axes| &axes.certificates)
-                    .chain((also || self.stalls.is_some() || self.restarts > 0).then_some(&ecdsa)),
-            ),
-            distinct(all().flat_map(|axes| &axes.sizes).chain(also.then_some(&small))),
+            distinct(all().flat_map(|axes| &axes.workloads).chain(has_plain_gets.then_some(&get))),
+            distinct(all().flat_map(|axes| &axes.certificates).chain(uses_ecdsa.then_some(&ecdsa))),
+            distinct(all().flat_map(|axes| &axes.sizes).chain(has_plain_gets.then_some(&small))),
         )
     }
 }
@@ -134,12 +132,12 @@ pub enum Progress {
     /// Browsers are being filmed.
     Filming,
     /// Packets are being classified.
-    Judging,
+    Classifying,
     /// Processor time is being measured.
-    Costing,
+    MeasuringCosts,
     /// Connections through middleboxes are being measured.
     Middleboxes,
-    /// Fetches behind what interferes with early data are being made.
+    /// Fetches behind middleboxes and proxies that interfere with early data are being made.
     Stalls,
     /// This project's server is being restarted.
     Restarting,

@@ -43,7 +43,7 @@ pub(crate) async fn measure_costs(
     for (kind, requested) in rows {
         let server = servers.iter().find(|server| server.kind == kind);
         let server = server.expect("every server of the plan runs");
-        costs.extend(row(server, &requested, sampler, shortest).await?);
+        costs.extend(measure_row(server, &requested, sampler, shortest).await?);
     }
     Ok(costs)
 }
@@ -58,14 +58,14 @@ fn same_row(a: &RequestedConnection, b: &RequestedConnection) -> bool {
     key(a) == key(b)
 }
 
-/// Returns `None` if no connection succeeded.
-async fn row(
+/// Measures a row. Returns `None` if no connection succeeded.
+async fn measure_row(
     server: &RunningServer,
     requested: &RequestedConnection,
     sampler: &Sampler<'_>,
     address: IpAddr,
 ) -> Result<Option<Cost>, LabError> {
-    // The first ticket; each connection then brings the ticket of the next one.
+    // Fetches the first ticket. Each connection then fetches the ticket of the next one.
     sampler.warm_up(server.kind, requested, address).await?;
     tokio::time::sleep(SETTLE_TIME).await;
     let job = SampleJob {
@@ -80,20 +80,20 @@ async fn row(
     let mut server_counters = Counters::for_processes(&server.pids());
     let read = |counters: &mut Option<Counters>| counters.as_mut().and_then(Counters::read);
     let before = (read(&mut client_counters), read(&mut server_counters));
-    let (client, busy) = (thread_processor_time(), server.processor_time());
-    let mut done = 0;
+    let (client_start, server_start) = (thread_processor_time(), server.processor_time());
+    let mut succeeded = 0;
     for _ in 0..CONNECTIONS {
-        done += usize::from(sampler.sample(&job).await.outcome.is_ok());
+        succeeded += usize::from(sampler.sample(&job).await.outcome.is_ok());
     }
-    let client = thread_processor_time().saturating_sub(client);
+    let client_time = thread_processor_time().saturating_sub(client_start);
     tokio::time::sleep(SETTLE_TIME).await;
-    let busy = server.processor_time().saturating_sub(busy);
+    let server_time = server.processor_time().saturating_sub(server_start);
     let after = (read(&mut client_counters), read(&mut server_counters));
-    let each = |time: Duration| time.as_secs_f64() * 1e6 / done.max(1) as f64;
+    let each = |time: Duration| time.as_secs_f64() * 1e6 / succeeded.max(1) as f64;
     let per_connection = |after: Option<Counts>, before: Option<Counts>, of: fn(&Counts) -> f64| {
-        Some((of(&after?) - of(&before?)) / done.max(1) as f64)
+        Some((of(&after?) - of(&before?)) / succeeded.max(1) as f64)
     };
-    Ok((done > 0).then(|| Cost {
+    Ok((succeeded > 0).then(|| Cost {
         server: server.kind.name().to_owned(),
         workload: requested.workload.name().to_owned(),
         transport: requested.transport.name().to_owned(),
@@ -102,9 +102,9 @@ async fn row(
         group: requested.group.name().to_owned(),
         cipher: cipher_name(requested.cipher),
         certificate: requested.certificate_name(),
-        connections: done,
-        client_us: each(client),
-        server_us: each(busy),
+        connections: succeeded,
+        client_us: each(client_time),
+        server_us: each(server_time),
         client_cycles: per_connection(after.0, before.0, |c| c.cycles),
         client_instructions: per_connection(after.0, before.0, |c| c.instructions),
         server_cycles: per_connection(after.1, before.1, |c| c.cycles),
@@ -116,8 +116,8 @@ async fn row(
 fn thread_processor_time() -> Duration {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_THREAD) else { return Duration::ZERO };
     let (user, system) = (usage.user_time(), usage.system_time());
-    let micros = |time: nix::sys::time::TimeVal| {
+    let duration = |time: nix::sys::time::TimeVal| {
         Duration::new(time.tv_sec() as u64, time.tv_usec() as u32 * 1_000)
     };
-    micros(user) + micros(system)
+    duration(user) + duration(system)
 }

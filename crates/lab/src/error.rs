@@ -16,7 +16,7 @@ pub enum LabError {
     /// A TLS context could not be made.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// A connection failed that fetches tickets before a sample is taken.
+    /// A connection that fetches tickets for later samples failed.
     #[error("{server} did not respond before the measurement: {source}")]
     WarmUp {
         /// The server.
@@ -24,7 +24,7 @@ pub enum LabError {
         /// The cause.
         source: ClientError,
     },
-    /// A name that is not a server's.
+    /// A server name is unknown.
     #[error("unknown server {name:?}; allowed are {known} and all")]
     UnknownServer {
         /// The unknown name.
@@ -32,7 +32,7 @@ pub enum LabError {
         /// The names of the servers.
         known: String,
     },
-    /// A name that is not a page's.
+    /// A page name is unknown.
     #[error("unknown page {name:?}; allowed are {known}")]
     UnknownPage {
         /// The unknown name.
@@ -119,13 +119,13 @@ pub enum LabError {
     },
 }
 
-/// The stages after the samples that have failed, a sentence each. The run goes on without their
-/// results: hours of samples would be lost with them.
+/// The failed stages after the samples, a sentence each. The run continues without their results,
+/// so that hours of samples are not lost.
 #[derive(Debug, Default)]
 pub(crate) struct FailedStages(pub Vec<String>);
 
 impl FailedStages {
-    /// The result of a stage, or an empty one if it has failed.
+    /// Returns the result of a stage, or the default value if it failed.
     pub(crate) fn attempt<T: Default>(&mut self, stage: &str, result: Result<T, LabError>) -> T {
         result.unwrap_or_else(|error| {
             self.add(stage, &error);

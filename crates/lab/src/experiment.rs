@@ -67,8 +67,8 @@ pub enum BuiltInExperiment {
     Curl,
     /// Percentiles of 1,000 runs in a local network.
     Blueprint,
-    /// A GET of 1 KiB on the access networks that the walk-through of 2019 ranked, and on those that
-    /// came since.
+    /// A GET of 1 KiB on the access networks that the walk-through of 2019 ranked, and on newer
+    /// networks.
     Access,
     /// An image of 1 MiB at the walk-through's round-trip time and at rates from 1 to 20 Mbit/s.
     Image,
@@ -123,7 +123,7 @@ impl BuiltInExperiment {
 
     /// Returns the experiment with `samples` samples of each cell, or its default number.
     ///
-    /// `servers` are those of [`Self::Get`], [`Self::Refused`] and [`Self::PostQuantum`]. The other
+    /// `servers` applies to [`Self::Get`], [`Self::Refused`] and [`Self::PostQuantum`]. The other
     /// experiments measure this project's server only.
     ///
     /// # Errors
@@ -151,14 +151,14 @@ impl BuiltInExperiment {
                 Self::Loss => 400,
                 Self::ThirdParty => 50,
                 Self::Certificates => 30,
-                // One connection at a time, beside the other networks: so many fit into their time.
+                // Taken one at a time, while other networks are measured.
                 Self::Access => 8,
                 Self::Image => 3,
-                // Each starts a process, beside the other networks.
+                // Each sample starts a process while other networks are measured.
                 Self::Clients => 6,
                 _ => 100,
             }),
-            // Six samples say little of themselves.
+            // A control of six samples says little.
             control: self != Self::Clients,
         })
     }
@@ -197,7 +197,7 @@ impl BuiltInExperiment {
             Self::Curl | Self::ThirdParty => &["curl-18", "curl-260"],
             Self::Blueprint | Self::SClient => &["lan"],
             Self::Refused | Self::PostQuantum | Self::Clients => &["20"],
-            // Where bytes count, and where they do not.
+            // Without and with a limited rate.
             Self::Certificates => &["20", "cable"],
             Self::Access => {
                 &["fibre", "fibre+wifi", "adsl", "adsl+wifi", "4g", "5g", "3g", "2g", "geo", "leo"]
@@ -316,7 +316,7 @@ fn lossy_networks() -> Vec<Profile> {
     ]
 }
 
-/// The walk-through's path at different rates, equal both ways: its own rate is not known.
+/// The walk-through's path at different rates, equal in both directions. Its own rate is unknown.
 fn walk_through_at_rates() -> Result<Vec<Profile>, LabError> {
     let path = Profile::parse("walkthrough")?;
     let at = |mbits: f64| {
@@ -330,7 +330,7 @@ fn walk_through_at_rates() -> Result<Vec<Profile>, LabError> {
     Ok(IMAGE_RATES_MBPS.map(at).to_vec())
 }
 
-/// From what a page of 2019 may have had at least to what an access network has at most.
+/// From the lowest to the highest rate that is plausible for the walk-through's network.
 const IMAGE_RATES_MBPS: [f64; 6] = [1.0, 2.0, 3.0, 5.0, 10.0, 20.0];
 
 const LOSSY_RTT: Duration = Duration::from_millis(20);
@@ -340,16 +340,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn built_in_experiments_have_cells_over_quic_unless_they_repeat_one_over_tcp() {
+    fn built_in_experiments_include_quic_unless_they_repeat_a_measurement_over_tcp() {
         for built_in in BuiltInExperiment::ALL {
             let experiment = built_in.experiment(&[ServerKind::Firstflight], Some(1)).unwrap();
             let found = experiment.axes.connections();
-            // These are held against figures of TCP.
-            let tcp_alone =
+            // These are compared with figures for TCP.
+            let tcp_only =
                 [BuiltInExperiment::Access, BuiltInExperiment::Image, BuiltInExperiment::SClient];
             assert_eq!(
                 found.iter().any(RequestedConnection::over_quic),
-                !tcp_alone.contains(&built_in),
+                !tcp_only.contains(&built_in),
                 "{built_in}"
             );
             assert!(

@@ -16,7 +16,7 @@
 //!   costs        processor time of a connection
 //!   middlebox    connections through middleboxes
 //!   replay       captures first flights and resends them
-//! stalls       early data behind boxes and proxies
+//! stalls       early data behind middleboxes and proxies
 //! cold_start   restarts of this project's server
 //! results      packets to samples, samples to the figures of cells
 //! captures     capture files, and typical samples packet by packet

@@ -16,7 +16,7 @@ use procfs::{CurrentSI as _, KernelStats};
 use crate::LabError;
 use crate::paths::{PathClass, PlannedPath};
 
-/// A UDP echo server in the server's namespace, until it is dropped.
+/// A UDP echo server in the server's namespace. It runs until it is dropped.
 pub(crate) struct EchoServer {
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -46,12 +46,12 @@ impl Drop for EchoServer {
 }
 
 fn serve_echoes(socket: &UdpSocket, stop: &AtomicBool) {
-    // The ends must not wait longer than the link, whose error is measured.
+    // Both ends of an echo must wake at least as promptly as the link, whose error is measured.
     let _ = wake_promptly();
     let mut buffer = [0; 64];
     while !stop.load(Ordering::Relaxed) {
         if let Ok((length, from)) = socket.recv_from(&mut buffer) {
-            // A lost echo only means one probe less.
+            // A lost echo only means one probe fewer.
             let _ = socket.send_to(&buffer[..length], from);
         }
     }
@@ -82,7 +82,7 @@ pub(crate) fn calibrate(
     let mut errors: Vec<(&PlannedPath, Vec<f64>)> =
         long.iter().map(|(path, ..)| *path).zip(long_errors.map_err(failed)?).collect();
     for (path, rtt, server) in short {
-        // A thread of its own, so that the calling one keeps its settings.
+        // A separate thread, so that the calling thread keeps its settings.
         let echoes = thread::scope(|scope| {
             scope
                 .spawn(|| probe(server, rtt, SHORT_PATH_PROBES))
@@ -125,16 +125,16 @@ fn probe(server: Ipv4Addr, rtt: Duration, count: usize) -> io::Result<Vec<f64>> 
             // Keeps probes from falling into step with timers or with the previous echo.
             next = now + PROBE_INTERVAL.max(rtt.min(PROBE_INTERVAL * 2)) + STAGGER * (number % 7);
         }
-        let last = sent.last().map_or(now, |last| *last + rtt + ECHO_TIMEOUT);
-        let until = if sent.len() < count { next } else { last };
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        let deadline = sent.last().map_or(now, |last| *last + rtt + ECHO_TIMEOUT);
+        let until = if sent.len() < count { next } else { deadline };
+        let remaining = until.saturating_duration_since(Instant::now());
+        if remaining.is_zero() {
             match sent.len() == count {
                 true => return Ok(errors),
                 false => continue,
             }
         }
-        socket.set_read_timeout(Some(left))?;
+        socket.set_read_timeout(Some(remaining))?;
         match socket.recv(&mut buffer) {
             Ok(_) => {
                 let received = Instant::now();
@@ -163,16 +163,16 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(3);
 const STAGGER: Duration = Duration::from_micros(170);
 const LONG_PATH_PROBES: usize = 60;
 const SHORT_PATH_PROBES: usize = 100;
-/// After how long an echo counts as lost.
+/// How much longer than the round-trip time the last echo may take before it counts as lost.
 const ECHO_TIMEOUT: Duration = Duration::from_millis(500);
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What the machine has taken from the link up to a moment.
+/// The processor time that the machine has denied the link so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MachineTimes {
     /// How long the link's thread waited for a processor.
     waited_ns: Option<u64>,
-    /// How long the hypervisor ran others instead of this machine's processors, in ticks.
+    /// How long the hypervisor ran other guests instead of this machine, in processor ticks.
     stolen: Option<u64>,
 }
 
@@ -185,12 +185,12 @@ impl MachineTimes {
     }
 }
 
-/// Describes the link, how exactly it has delivered packets so far, and what the machine has taken
-/// from it since `before`.
+/// Describes the link, how punctually it has delivered packets so far, and the processor time that
+/// the machine has denied it since `before`.
 pub(crate) fn link_facts(network: &Network, keep_awake: bool, before: MachineTimes) -> LinkFacts {
     let lateness = network.lateness();
     let after = MachineTimes::now(network);
-    let taken = |before: Option<u64>, after: Option<u64>, per_ms: f64| {
+    let denied = |before: Option<u64>, after: Option<u64>, per_ms: f64| {
         Some(after?.saturating_sub(before?) as f64 / per_ms)
     };
     let ticks_per_ms = procfs::ticks_per_second() as f64 / 1e3;
@@ -207,8 +207,8 @@ pub(crate) fn link_facts(network: &Network, keep_awake: bool, before: MachineTim
         lateness_p99_us: lateness.p99_ns as f64 / 1e3,
         lateness_max_us: lateness.max_ns as f64 / 1e3,
         own_lateness_p99_us: Some(lateness.own_p99_ns as f64 / 1e3),
-        waited_ms: taken(before.waited_ns, after.waited_ns, 1e6),
-        stolen_ms: taken(before.stolen, after.stolen, ticks_per_ms),
+        waited_ms: denied(before.waited_ns, after.waited_ns, 1e6),
+        stolen_ms: denied(before.stolen, after.stolen, ticks_per_ms),
         refused_settings: network.refused_settings().to_vec(),
         keep_awake,
         calibrations: Vec::new(),

@@ -48,8 +48,8 @@ pub(crate) struct Measurements<'a> {
     pub failed: FailedStages,
 }
 
-/// The pace of a path with `paced` of `starts` connections: all paths end together, so connections
-/// start every [`START_INTERVAL`] to the end.
+/// The pace of a path with `paced` of `starts` connections: all paths end together, so that a
+/// connection starts every [`START_INTERVAL`] until the end.
 fn pace(starts: usize, paced: usize) -> Pace {
     Pace::Every(START_INTERVAL.mul_f64(starts as f64 / paced.max(1) as f64))
 }
@@ -101,7 +101,7 @@ impl<'a> Run<'a> {
         drop(echo);
         link.calibrations = calibrations;
         if self.config.costs {
-            progress(Progress::Costing);
+            progress(Progress::MeasuringCosts);
         }
         let measuring = costs::measure_costs(self.plan, self.servers, &sampler, shortest);
         let costs = match self.config.costs {
@@ -145,7 +145,7 @@ impl<'a> Run<'a> {
                 queues.into_iter().map(|(pace, jobs)| sampler.take_samples(jobs, pace, &step));
             let records = runtime.block_on(futures_util::future::join_all(queues));
             let records: Vec<ClientRecord> = records.into_iter().flatten().collect();
-            progress(Progress::Judging);
+            progress(Progress::Classifying);
             self.evaluate(&records, &key_log.take(), origin, &mut captures, &mut samples)?;
         }
         samples.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms));
@@ -234,8 +234,9 @@ impl<'a> Run<'a> {
                     .sample_timeout(cell.requested.size.bytes(), SAMPLE_TIMEOUT),
             };
             let running = self.servers.iter().find(|running| running.kind == cell.server);
-            let sequential = running
-                .is_some_and(|one| !one.capabilities.supports(Capability::ConcurrentConnections));
+            let sequential = running.is_some_and(|running| {
+                !running.capabilities.supports(Capability::ConcurrentConnections)
+            });
             // A third-party client keeps its tickets in one directory, so it runs once at a time.
             if sequential || cell.client != ClientKind::Firstflight {
                 let pair = (cell.client, cell.server);

@@ -68,7 +68,7 @@ const TCP_CONNECTIONS: [(HandshakeKind, bool, Group); 6] = [
     (HandshakeKind::Full, false, Group::X25519),
 ];
 
-/// All connections: those over TCP, and over QUIC a first visit and a return.
+/// All connections: those over TCP, and over QUIC a return visit and a first visit.
 fn connections() -> Vec<RequestedConnection> {
     let quic = [HandshakeKind::ZeroRtt, HandshakeKind::Full];
     let quic = quic.map(|kind| RequestedConnection {
@@ -176,11 +176,11 @@ fn outcomes(
 ) -> Vec<MiddleboxOutcome> {
     let mut outcomes: Vec<MiddleboxOutcome> = Vec::new();
     for (cell, row) in rows.iter().enumerate() {
-        let of_row: Vec<&ClientRecord> =
+        let row_records: Vec<&ClientRecord> =
             records.iter().filter(|record| record.slot.cell == cell).collect();
         let mut labels: BTreeMap<String, usize> = BTreeMap::new();
-        let (mut times, mut failures, mut hit) = (Vec::new(), Vec::new(), 0);
-        for record in &of_row {
+        let (mut times, mut failures, mut affected) = (Vec::new(), Vec::new(), 0);
+        for record in &row_records {
             let flow = flows.flow(record);
             let sample = sample_from_flow(record, flow, 0);
             let late = sample.lateness_us > 1e3;
@@ -195,7 +195,7 @@ fn outcomes(
             *labels.entry(label).or_default() += 1;
             times.extend(sample.time_ms.filter(|_| !late));
             failures.extend(record.outcome.as_ref().err().cloned());
-            hit += hits(record, batch, row.path);
+            affected += affected_packets(record, batch, row.path);
         }
         let plain = outcomes.iter().find(|plain| {
             (&*plain.server, &*plain.transport, &*plain.kind, plain.tfo, &*plain.group)
@@ -215,26 +215,26 @@ fn outcomes(
             tfo: row.requested.tfo,
             group: row.requested.group.name().to_owned(),
             rtt_ms: config.profile.rtt().as_secs_f64() * 1e3,
-            tries: of_row.len(),
+            tries: row_records.len(),
             labels: labels.into_iter().collect(),
             undisturbed_p50_ms: plain.and_then(|plain| Some(plain.first_byte.as_ref()?.p50_ms)),
             first_byte: Figures::from_values(times),
             failed: failures.len(),
             failure: failures.into_iter().next(),
-            packets_hit: hit as f64 / of_row.len().max(1) as f64,
+            packets_hit: affected as f64 / row_records.len().max(1) as f64,
         });
     }
     outcomes
 }
 
 /// The number of packets of a connection that its path dropped or altered.
-fn hits(record: &ClientRecord, batch: &Batch, path: usize) -> usize {
+fn affected_packets(record: &ClientRecord, batch: &Batch, path: usize) -> usize {
     let Some(local) = record.local else { return 0 };
-    let of_it = |packet: &&firstflight_emulator::CapturedPacket| {
+    let is_of_connection = |packet: &&firstflight_emulator::CapturedPacket| {
         packet.path == path && client_port(&packet.frame, packet.direction) == Some(local.port())
     };
-    let hit = |packet: &&firstflight_emulator::CapturedPacket| {
+    let is_affected = |packet: &&firstflight_emulator::CapturedPacket| {
         packet.dropped_by.is_some() || packet.altered.is_some()
     };
-    batch.packets.iter().filter(hit).filter(of_it).count()
+    batch.packets.iter().filter(is_affected).filter(is_of_connection).count()
 }

@@ -16,7 +16,7 @@ pub(crate) struct PlannedPath {
 /// How the samples of a path can be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum PathClass {
-    /// Mostly waiting: samples overlap, also with those of other paths.
+    /// Long delay: connections mostly wait. Samples overlap, also with those of other paths.
     Long,
     /// Short delay: a second connection would compete for the processors. One path at a time, one
     /// connection at a time.
@@ -47,8 +47,8 @@ impl PlannedPath {
         self.profile.rtt()
     }
 
-    /// The round-trip time of an echo of so many bytes, including serialisation at the path's
-    /// rates. `None` if the delay varies by design: the link's own error cannot be told from it.
+    /// The round-trip time of an echo of `bytes`, including serialisation at the path's rates.
+    /// `None` if the delay varies by design, since the link's own error cannot be distinguished.
     pub(crate) fn echo_rtt(&self, bytes: usize) -> Option<Duration> {
         let each = |mbps: Option<f64>| mbps.map_or(0.0, |mbps| bytes as f64 * 8.0 / (mbps * 1e6));
         let serialisation = Duration::from_secs_f64(each(self.up_mbps()) + each(self.down_mbps()));
@@ -91,7 +91,7 @@ impl PlannedPath {
     pub(crate) fn facts(&self) -> ProfileFacts {
         let describe = |cells: &[CellSpec]| {
             let others: Vec<String> =
-                cells.iter().filter_map(|cell| self.without_fields(cell)).collect();
+                cells.iter().filter_map(|cell| self.other_settings(cell)).collect();
             others.join(", ")
         };
         let (up, down) = (describe(&self.profile.up), describe(&self.profile.down));
@@ -117,13 +117,13 @@ impl PlannedPath {
         }
     }
 
-    /// Describes what of a cell has no field in the record.
-    fn without_fields(&self, cell: &CellSpec) -> Option<String> {
+    /// Describes the settings of a cell that have no field in the record.
+    fn other_settings(&self, cell: &CellSpec) -> Option<String> {
         match cell {
             CellSpec::Delay(_) => None,
             CellSpec::Rate(RateSpec { mbits, queue_bytes, burst_bytes }) => {
-                let usual = RateSpec::default_queue_bytes(*mbits, self.rtt());
-                let queue = (*queue_bytes != usual).then(|| format!("queue {queue_bytes} bytes"));
+                let default = RateSpec::default_queue_bytes(*mbits, self.rtt());
+                let queue = (*queue_bytes != default).then(|| format!("queue {queue_bytes} bytes"));
                 let burst = (*burst_bytes > 0).then(|| format!("burst {burst_bytes} bytes"));
                 let all: Vec<String> = queue.into_iter().chain(burst).collect();
                 (!all.is_empty()).then(|| all.join(", "))
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_record_has_all_settings_that_are_not_usual() {
+    fn the_record_describes_settings_that_differ_from_the_default() {
         for name in ["4g", "geo", "leo"] {
             assert!(!path(name).facts().more.contains("queue"), "{name}");
         }

@@ -134,7 +134,7 @@ impl Plan {
     }
 
     /// Adds an A/A control for each class of paths that the experiment uses: the twin of a cell on
-    /// the path in the middle, preferably of 0-RTT without TCP Fast Open.
+    /// the median path, preferably one with 0-RTT and without TCP Fast Open.
     fn add_controls(&mut self, experiment: usize) {
         for class in [PathClass::Long, PathClass::Short, PathClass::RateLimited] {
             let cells: Vec<usize> = (0..self.cells.len())
@@ -260,12 +260,12 @@ mod tests {
         let few = Experiment { samples: 2, name: "few".to_owned(), ..matrix() };
         let plan = Plan::new(&[matrix(), few], &no_limitation, 7);
         assert_eq!(plan.paths.len(), 2, "experiments share their paths");
-        let last = plan.order(0);
+        let order = plan.order(0);
         assert!(
-            last.iter().filter(|slot| slot.block == 1).any(|s| plan.cells[s.cell].samples == 2)
+            order.iter().filter(|slot| slot.block == 1).any(|s| plan.cells[s.cell].samples == 2)
         );
         assert!(
-            last.iter().filter(|slot| slot.block >= 2).all(|s| plan.cells[s.cell].samples == 5)
+            order.iter().filter(|slot| slot.block >= 2).all(|s| plan.cells[s.cell].samples == 5)
         );
         assert_eq!(plan.samples(), plan.order(0).len() + plan.order(1).len());
     }

@@ -26,8 +26,8 @@ fn attacked_connection(transport: Transport) -> RequestedConnection {
     }
 }
 
-/// Says why a server cannot be attacked, or why the attack cannot be counted.
-fn obstacle(server: &RunningServer, transport: Transport) -> Option<&'static str> {
+/// Says why a server cannot be attacked, or why its replays cannot be counted.
+fn skip_reason(server: &RunningServer, transport: Transport) -> Option<&'static str> {
     let unsupported = server.capabilities.unsupported_reason(&attacked_connection(transport));
     unsupported.or_else(|| server.capabilities.missing_reason(Capability::RequestLog))
 }
@@ -37,12 +37,12 @@ fn obstacle(server: &RunningServer, transport: Transport) -> Option<&'static str
 pub(crate) fn skipped_attacks(servers: &[RunningServer], flights: usize) -> Vec<String> {
     let mut sentences = Vec::new();
     for server in servers.iter().filter(|_| flights > 0) {
-        let over = |transport| obstacle(server, transport);
+        let reason = |transport| skip_reason(server, transport);
         let name = |transport| attack_name(server.kind, transport);
         sentences
-            .extend(over(Transport::Tcp).map(|why| format!("{}: {why}", name(Transport::Tcp))));
+            .extend(reason(Transport::Tcp).map(|why| format!("{}: {why}", name(Transport::Tcp))));
         let quic =
-            over(Transport::Quic).filter(|_| server.capabilities.supports(Capability::Http3));
+            reason(Transport::Quic).filter(|_| server.capabilities.supports(Capability::Http3));
         sentences.extend(quic.map(|why| format!("{}: {why}", name(Transport::Quic))));
     }
     sentences
@@ -72,7 +72,7 @@ impl CapturedFlight {
     }
 
     /// Whether it was captured at this server over this transport.
-    fn is_of(&self, server: ServerKind, transport: Transport) -> bool {
+    fn is_from(&self, server: ServerKind, transport: Transport) -> bool {
         (self.server, self.transport) == (server, transport)
     }
 
@@ -96,7 +96,7 @@ pub(crate) async fn attack(
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Vec<CapturedFlight>, LabError> {
     let mut captured = Vec::new();
-    if obstacle(server, transport).is_some() {
+    if skip_reason(server, transport).is_some() {
         return Ok(captured);
     }
     let mut later = Vec::new();
@@ -152,8 +152,8 @@ fn resend(
     })
 }
 
-/// Removes the flights of servers that have ended. Copies there are not executed, which says nothing
-/// of the server's replay protection.
+/// Removes the flights of servers that have ended. Copies are not executed there, which says
+/// nothing about the server's replay protection.
 pub(crate) fn drop_ended(
     servers: &[RunningServer],
     captured: &mut Vec<CapturedFlight>,
@@ -177,12 +177,13 @@ pub(crate) fn count_replays(
     captured: &[CapturedFlight],
     failed: &mut FailedStages,
 ) -> Vec<Replay> {
-    let all = servers.iter().flat_map(|server| Transport::ALL.map(|over| (server, over)));
-    let attacked =
-        all.filter(|(server, over)| captured.iter().any(|flight| flight.is_of(server.kind, *over)));
-    let counted = |(server, over): (&RunningServer, Transport)| {
-        let replay = count(server, over, captured).map(Some);
-        failed.attempt(&attack_name(server.kind, over), replay)
+    let all = servers.iter().flat_map(|server| Transport::ALL.map(|transport| (server, transport)));
+    let attacked = all.filter(|(server, transport)| {
+        captured.iter().any(|flight| flight.is_from(server.kind, *transport))
+    });
+    let counted = |(server, transport): (&RunningServer, Transport)| {
+        let replay = count(server, transport, captured).map(Some);
+        failed.attempt(&attack_name(server.kind, transport), replay)
     };
     attacked.filter_map(counted).collect()
 }
@@ -203,7 +204,7 @@ fn count(
         originals: 0,
     };
     let mut bytes = 0;
-    for flight in captured.iter().filter(|flight| flight.is_of(server.kind, transport)) {
+    for flight in captured.iter().filter(|flight| flight.is_from(server.kind, transport)) {
         let executions = server.executions(&flight.mark)?.unwrap_or_default();
         // A count of 0 is meaningful only if the log shows the original.
         let Some(replayed) = executions.checked_sub(1) else {
@@ -267,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attempts_that_did_not_reach_the_server_are_counted_apart() {
+    fn attempts_that_did_not_reach_the_server_are_counted_separately() {
         let ended = |end| Attempt { bytes_received: 8, end };
         let mut flight =
             CapturedFlight::new(ServerKind::Nginx, Transport::Tcp, "flight".to_owned());

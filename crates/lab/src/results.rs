@@ -63,7 +63,7 @@ fn without_summary(planned: &PlannedCell, path: &PlannedPath, experiment: &str) 
     }
 }
 
-/// A cipher suite in the record, where one that is negotiated has no name.
+/// The name of a cipher suite in the record. Empty if the suite is negotiated.
 pub(crate) fn cipher_name(cipher: CipherSuite) -> String {
     cipher.iana().map_or_else(String::new, |_| cipher.name().to_owned())
 }
@@ -74,7 +74,7 @@ const PONG_BYTES: u64 = 4;
 /// What the model does not cover on any path: clocks, schedulers, and work of the kernel that is
 /// charged to no process.
 const TOLERANCE_MS: f64 = 0.5;
-/// What it does not cover in each round trip: waking both ends and the link.
+/// What the model does not cover in each round trip: waking both ends and the link.
 const TOLERANCE_PER_ROUND_TRIP_MS: f64 = 0.15;
 /// The additional share of the model on paths with varying delay.
 const TOLERANCE_SHARE_IF_VARYING: f64 = 0.15;
@@ -149,15 +149,15 @@ pub(crate) fn sample(flows: &Flows, record: &ClientRecord, plan: &Plan, origin_n
 
 /// A later delivery means that the machine stalled; the sample is spoiled and left out.
 const MAX_LATENESS_NS: u64 = 1_000_000;
-/// What may be added where a rate makes connections long, as a share of the connection's time. Any
-/// machine stalls within seconds.
-const LATENESS_SHARE_AT_A_RATE: f64 = 0.005;
+/// The additional lateness allowed on paths with a limited rate, as a share of the connection's
+/// duration. Connections take long there, and any machine stalls within seconds.
+const RATE_LIMITED_LATENESS_SHARE: f64 = 0.005;
 
 /// How late the link may deliver a packet of a connection on a path.
 fn max_lateness_ns(path: &PlannedPath, total_ms: Option<f64>) -> u64 {
     let has_rate = path.down_mbps().or(path.up_mbps()).is_some();
     let total_ns = total_ms.filter(|_| has_rate).unwrap_or(0.0) * 1e6;
-    MAX_LATENESS_NS + (LATENESS_SHARE_AT_A_RATE * total_ns) as u64
+    MAX_LATENESS_NS + (RATE_LIMITED_LATENESS_SHARE * total_ns) as u64
 }
 
 /// Says why a connection does not enter the figures of its cell. `may_lose`: whether its network is
@@ -177,11 +177,11 @@ fn fault(flow: &Flow, cell: &PlannedCell, may_lose: bool, max_lateness_ns: u64) 
     })
 }
 
-/// What the link did to a connection beside its profile.
+/// Describes what the link did to a connection beyond its profile.
 ///
-/// Packets that an endpoint sends twice without that show its own pause, which belongs to what is
-/// measured. TCP's timer (200 ms) outlasts most pauses and QUIC's at 0.2 ms (3 ms) does not, so to
-/// leave out such samples would hide the pauses of QUIC alone.
+/// Other retransmissions show a pause of an endpoint, which is part of the measurement. TCP's timer
+/// (200 ms) outlasts most pauses. QUIC's timer on a path of 0.2 ms (3 ms) does not, so leaving out
+/// such samples would hide pauses over QUIC only.
 fn disturbance(flow: &Flow, may_lose: bool, max_lateness_ns: u64) -> Option<String> {
     if !may_lose && flow.facts.transport.dropped() > 0 {
         return Some(flow.dropped_description());

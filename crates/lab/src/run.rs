@@ -24,8 +24,8 @@ use crate::{Experiment, LabError, ServerKind, link, replay};
 /// process needs the privileges that `firstflight_emulator::enter_user_namespace` provides.
 ///
 /// # Errors
-/// [`LabError`] if the run fails. A sample that fails is part of the record instead, and so is what
-/// fails after the samples ([`Record::failed_stages`]).
+/// [`LabError`] if the run fails. A sample that fails is part of the record instead, and so is
+/// a stage that fails after the samples ([`Record::failed_stages`]).
 pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<Record, LabError> {
     let started = Instant::now();
     let date = utc_now();
@@ -61,7 +61,7 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
         Run { config, plan: &plan, network: &network, servers: &servers, site: &site, keep_awake };
     let mut measured = network.client().run(|| run.measure(progress))??;
     let mut failed = measured.failed;
-    let (stalls, no_stalls) = match &config.stalls {
+    let (stalls, stalls_left_out) = match &config.stalls {
         Some(config) => {
             progress(Progress::Stalls);
             let run = StallRun { config, first_path: first_stall, network: &network, site: &site };
@@ -69,7 +69,7 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
         }
         None => Default::default(),
     };
-    let (cold_starts, no_cold_starts) = match config.restarts {
+    let (cold_starts, cold_starts_left_out) = match config.restarts {
         0 => Default::default(),
         restarts => {
             progress(Progress::Restarting);
@@ -106,7 +106,7 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
     (record.waterfalls, record.captures) = failed.attempt("captures", captures);
     record.failed_stages = failed.0;
     compare(&mut record, &plan);
-    record.left_out.extend(no_stalls.into_iter().chain(no_cold_starts));
+    record.left_out.extend(stalls_left_out.into_iter().chain(cold_starts_left_out));
     record.left_out.extend(replay::skipped_attacks(&servers, config.flights));
     record.seconds = started.elapsed().as_secs_f64();
     Ok(record)

@@ -231,15 +231,15 @@ impl<'a> Sampler<'a> {
         Ok(offer)
     }
 
-    /// Whose tickets a connection to this address uses, and whose it brings.
+    /// The issuer of the tickets that a connection to this address uses and receives.
     pub(crate) fn issuer(
         &self,
         server: ServerKind,
         requested: &RequestedConnection,
         address: IpAddr,
     ) -> Issuer {
-        let alone = server.has_ticket_keys_for_each_address(requested.transport);
-        Issuer::new(server, requested, if alone { address } else { self.shortest })
+        let per_address = server.has_ticket_keys_for_each_address(requested.transport);
+        Issuer::new(server, requested, if per_address { address } else { self.shortest })
     }
 
     /// Makes a connection, and keeps its tickets and tokens for later ones. Returns the local
@@ -280,8 +280,8 @@ fn failed(server: ServerKind, source: ClientError) -> LabError {
 /// The timeout of a connection without delay. It exceeds the longest handshake of a plan.
 pub(crate) const SAMPLE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// More than the largest page of the lab, for servers that serve another one. Tickets come with
-/// the response.
+/// Allows for more than the largest page of the lab, since a server may serve another one. Tickets
+/// come with the response, so none are awaited after it.
 pub(crate) const LIMITS: ExchangeLimits =
     ExchangeLimits { response_bytes: 4 << 20, tcp_ticket_timeout: Duration::ZERO };
 

@@ -1,6 +1,6 @@
-//! What becomes of early data behind what interferes with it: a middlebox that drops each
-//! ClientHello with early data, and proxies that terminate TLS. `firstflight fetch` tries each, with
-//! and without its second connection; what happened and how long it took is read from packets.
+//! Fetches with early data behind obstacles: a middlebox that drops each ClientHello with early
+//! data, and proxies that terminate TLS. `firstflight fetch` tries each, with and without its
+//! second connection. Outcomes and times come from packets.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
@@ -21,7 +21,7 @@ use crate::{CertificateKind, LabError, ResponseSize};
 /// How stalls are measured.
 #[derive(Clone, Debug)]
 pub struct StallConfig {
-    /// The network without what interferes.
+    /// The network, without an obstacle.
     pub profile: Profile,
     /// Fetches for each row of the table.
     pub attempts: usize,
@@ -41,7 +41,7 @@ impl StallConfig {
         let with = |obstacle: &Obstacle| {
             let mut profile = self.profile.clone();
             profile.name = obstacle.name().to_owned();
-            if *obstacle == Obstacle::Drops {
+            if *obstacle == Obstacle::DropsEarlyData {
                 profile.up.push(CellSpec::Middlebox(Middlebox::DropEarlyData));
             }
             profile
@@ -50,24 +50,25 @@ impl StallConfig {
     }
 }
 
-/// What is on the way to the server.
+/// An obstacle to early data on the way to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Obstacle {
     Nothing,
-    Drops,
+    /// A middlebox that drops each ClientHello with early data.
+    DropsEarlyData,
     /// A proxy that terminates TLS, and connects to the server by TLS.
     Proxy,
-    /// The same, and it accepts early data.
+    /// Such a proxy, which also accepts early data.
     EarlyProxy,
 }
 
 impl Obstacle {
-    const ALL: [Self; 4] = [Self::Nothing, Self::Drops, Self::Proxy, Self::EarlyProxy];
+    const ALL: [Self; 4] = [Self::Nothing, Self::DropsEarlyData, Self::Proxy, Self::EarlyProxy];
 
     fn name(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
-            Self::Drops => "drop-early-data",
+            Self::DropsEarlyData => "drop-early-data",
             Self::Proxy => "TLS proxy",
             Self::EarlyProxy => "TLS proxy with early data",
         }
@@ -87,10 +88,10 @@ pub(crate) struct StallRun<'a> {
     pub site: &'a Site,
 }
 
-/// A fetch by its packets.
-struct Fetched {
-    /// What its connections were, in the order in which they started.
-    happened: String,
+/// The outcome of a fetch, by its packets.
+struct FetchOutcome {
+    /// Its connections in words, in the order in which they started.
+    connections: String,
     /// From the first packet to the first byte of the response, in milliseconds.
     first_byte_ms: Option<f64>,
 }
@@ -121,8 +122,8 @@ impl StallRun<'_> {
             if obstacle.is_proxy() && proxy.is_none() {
                 continue;
             }
-            // A client that was at home before has the server's tickets. One that has always been
-            // behind the proxy has the proxy's.
+            // A client that was on another network before has the server's tickets. A client that
+            // has always been behind the proxy has the proxy's.
             let issuers: &[Obstacle] = match obstacle.is_proxy() {
                 true => &[Obstacle::Nothing, obstacle],
                 false => &[Obstacle::Nothing],
@@ -146,7 +147,7 @@ impl StallRun<'_> {
         issuer: Obstacle,
         second_connection: bool,
     ) -> Result<Stall, LabError> {
-        let mut happened: BTreeMap<String, usize> = BTreeMap::new();
+        let mut outcomes: BTreeMap<String, usize> = BTreeMap::new();
         let mut times = Vec::new();
         for attempt in 0..self.config.attempts {
             let name = format!(
@@ -161,9 +162,9 @@ impl StallRun<'_> {
                 source,
             })?;
             self.fetch(&state, issuer, true)?;
-            let fetched = self.fetch(&state, obstacle, second_connection)?;
-            *happened.entry(fetched.happened).or_default() += 1;
-            times.extend(fetched.first_byte_ms);
+            let outcome = self.fetch(&state, obstacle, second_connection)?;
+            *outcomes.entry(outcome.connections).or_default() += 1;
+            times.extend(outcome.first_byte_ms);
         }
         Ok(Stall {
             on_the_way: obstacle.name().to_owned(),
@@ -173,24 +174,24 @@ impl StallRun<'_> {
             limit_ms: self.config.limit.as_secs_f64() * 1e3,
             tries: self.config.attempts,
             failed: self.config.attempts - times.len(),
-            happened: happened.into_iter().collect(),
+            happened: outcomes.into_iter().collect(),
             first_byte: Figures::from_values(times),
         })
     }
 
-    /// Runs `firstflight fetch` with the sessions in `state`.
+    /// Runs `firstflight fetch` through an obstacle, with the sessions in `state`.
     fn fetch(
         &self,
         state: &Path,
-        to: Obstacle,
+        obstacle: Obstacle,
         second_connection: bool,
-    ) -> Result<Fetched, LabError> {
+    ) -> Result<FetchOutcome, LabError> {
         let keys = state.join("keys");
         let _ = fs::remove_file(&keys);
         let mut command = Command::new(&self.site.program);
         command.arg("fetch");
         command.arg(format!("https://{HOST}:{PORT}{}", ResponseSize::OneKib.path()));
-        command.args(["--resolve", &format!("{HOST}:{PORT}:{}", self.address(to)?)]);
+        command.args(["--resolve", &format!("{HOST}:{PORT}:{}", self.address(obstacle)?)]);
         command.arg("--cacert").arg(&self.site.trust).arg("--ssl-sessions").arg(state.join("jar"));
         command.arg("--ssl-sessions-key").arg(state.join("jar-key"));
         command.args([
@@ -215,7 +216,7 @@ impl StallRun<'_> {
         let flows = Flows::new(&self.network.tap().take(), &secrets, &HashSet::new());
         let mut facts: Vec<&FlowFacts> = flows.flows().map(|flow| &flow.facts).collect();
         facts.sort_by_key(|facts| facts.started);
-        Ok(fetched(&facts))
+        Ok(fetch_outcome(&facts))
     }
 
     /// Starts the server, for the paths without a proxy.
@@ -223,7 +224,7 @@ impl StallRun<'_> {
         let identity = self.site.identity(CertificateKind::EcdsaP256);
         let mut command = Command::new(&self.site.program);
         command.arg("serve");
-        for obstacle in [Obstacle::Nothing, Obstacle::Drops] {
+        for obstacle in [Obstacle::Nothing, Obstacle::DropsEarlyData] {
             command.args(["--listen", &format!("{}:{PORT}", self.address(obstacle)?)]);
         }
         command.arg("--cert").arg(&identity.cert).arg("--key").arg(&identity.key);
@@ -277,19 +278,20 @@ impl StallRun<'_> {
         ))
     }
 
-    /// Starts a process in the server's namespace, and waits until it listens.
+    /// Starts a process in the server's namespace, and waits until it listens on the path of
+    /// `obstacle`.
     fn start(
         &self,
         server: &'static str,
         mut command: Command,
         output: &Path,
-        at: Obstacle,
+        obstacle: Obstacle,
     ) -> Result<Process, LabError> {
         let cannot_write = |source| LabError::File { verb: "write", path: output.into(), source };
         let file = File::create(output).map_err(cannot_write)?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
         let process = self.network.server().spawn_child(command)?;
-        let address = SocketAddr::from((self.address(at)?, PORT));
+        let address = SocketAddr::from((self.address(obstacle)?, PORT));
         let namespace = self.network.attacker().namespace();
         let started = Instant::now();
         loop {
@@ -308,7 +310,8 @@ impl StallRun<'_> {
     }
 
     fn path(&self, obstacle: Obstacle) -> usize {
-        self.first_path + Obstacle::ALL.iter().position(|one| *one == obstacle).unwrap_or_default()
+        self.first_path
+            + Obstacle::ALL.iter().position(|other| *other == obstacle).unwrap_or_default()
     }
 
     fn address(&self, obstacle: Obstacle) -> Result<Ipv4Addr, LabError> {
@@ -317,21 +320,22 @@ impl StallRun<'_> {
 }
 
 /// Summarizes the connections of a fetch.
-fn fetched(connections: &[&FlowFacts]) -> Fetched {
+fn fetch_outcome(connections: &[&FlowFacts]) -> FetchOutcome {
     let delivered = |facts: &&FlowFacts| match facts.first_response {
         FirstResponse::Seen { delivered, .. } => delivered,
         _ => None,
     };
     let started = connections.first().map(|facts| facts.started);
     let first = connections.iter().filter_map(delivered).min();
-    let words: Vec<&str> = connections.iter().map(|facts| in_words(facts)).collect();
-    Fetched {
-        happened: if words.is_empty() { "no packets".to_owned() } else { words.join(", then ") },
+    let words: Vec<&str> = connections.iter().map(|facts| describe(facts)).collect();
+    FetchOutcome {
+        connections: if words.is_empty() { "no packets".to_owned() } else { words.join(", then ") },
         first_byte_ms: started.zip(first).map(|(from, to)| to.saturating_sub(from) as f64 / 1e6),
     }
 }
 
-fn in_words(facts: &FlowFacts) -> &'static str {
+/// Describes the handshake of a connection, as its packets show it.
+fn describe(facts: &FlowFacts) -> &'static str {
     match facts.label() {
         Ok(label) => match label.kind {
             LabelKind::Full => "full",
@@ -344,8 +348,8 @@ fn in_words(facts: &FlowFacts) -> &'static str {
     }
 }
 
-/// The port of server and proxies alike: a client takes them for the same server. It is below those of
-/// the servers under test.
+/// The port of the server and of the proxies, so that a client takes them for the same server.
+/// Below the ports of the servers under test.
 const PORT: u16 = 4428;
 
 /// How long a server may take to start.

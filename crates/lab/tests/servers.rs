@@ -1,6 +1,6 @@
 //! Probes the capabilities of each server under test, with every certificate and size.
 //!
-//! Has no standard harness: an ordinary user must enter a user namespace before any thread starts.
+//! Uses no standard harness: an ordinary user must enter a user namespace before any thread starts.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -72,10 +72,13 @@ fn main() -> ExitCode {
         trial("s_server_serves_one_connection_at_a_time", ServerKind::Openssl, |capabilities| {
             all_versions(capabilities);
             assert_all(capabilities, &ResponseSize::ALL.map(Capability::ResponseSize));
-            let alone = CertificateKind::ALL
+            let without_chain = CertificateKind::ALL
                 .into_iter()
-                .filter(|one| *one != CertificateKind::Rsa4096Chain);
-            assert_all(capabilities, &alone.map(Capability::Certificate).collect::<Vec<_>>());
+                .filter(|certificate| *certificate != CertificateKind::Rsa4096Chain);
+            assert_all(
+                capabilities,
+                &without_chain.map(Capability::Certificate).collect::<Vec<_>>(),
+            );
             assert_none(
                 capabilities,
                 &[Capability::ConcurrentConnections, Capability::Http2, Capability::EarlyData],

@@ -1,4 +1,4 @@
-//! Packets in the order of arrival, without the copies that a path makes of them.
+//! Sorts packets by arrival, and removes the copies that the path makes of them.
 
 /// A packet as seen at the tap.
 pub(crate) trait TapPacket {
@@ -11,16 +11,16 @@ pub(crate) trait TapPacket {
 }
 
 /// Sorts packets by their arrival and removes copies. No sender sends two equal packets in the same
-/// nanosecond: they are one that the path delivers twice. What remains has the first delivery.
-/// Returns what was removed, with the other delivery.
+/// nanosecond, so the path made these copies. The packet that remains gets the first delivery.
+/// Returns the removed copies, with the other deliveries.
 pub(crate) fn sort_and_remove_copies<P: TapPacket>(packets: &mut Vec<P>) -> Vec<P> {
     packets.sort_by_key(P::arrived);
     let (mut kept, mut copies) = (Vec::<P>::with_capacity(packets.len()), Vec::new());
     for mut packet in std::mem::take(packets) {
-        let together = kept.partition_point(|known| known.arrived() < packet.arrived());
-        match kept[together..].iter().position(|known| known.equals(&packet)) {
+        let same_arrival = kept.partition_point(|known| known.arrived() < packet.arrived());
+        match kept[same_arrival..].iter().position(|known| known.equals(&packet)) {
             Some(at) => {
-                let (first, other) = (kept[together + at].delivered(), packet.delivered());
+                let (first, other) = (kept[same_arrival + at].delivered(), packet.delivered());
                 if other.is_some() && (first.is_none() || *other < *first) {
                     std::mem::swap(first, other);
                 }
@@ -37,7 +37,7 @@ pub(crate) fn sort_and_remove_copies<P: TapPacket>(packets: &mut Vec<P>) -> Vec<
 mod tests {
     use super::*;
 
-    /// When it arrived, its content, and when it was delivered.
+    /// Arrival, content and delivery of a packet.
     impl TapPacket for (u64, u8, Option<u64>) {
         fn arrived(&self) -> u64 {
             self.0

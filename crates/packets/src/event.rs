@@ -145,11 +145,11 @@ impl Event {
     }
 
     /// The event of a record that was not decrypted, by its header.
-    pub(crate) fn unread(set_record: &Record<'_>) -> Self {
-        match set_record.content_type {
+    pub(crate) fn undecrypted(record: &Record<'_>) -> Self {
+        match record.content_type {
             record::CHANGE_CIPHER_SPEC => Self::ChangeCipherSpec,
             record::ALERT => Self::Alert { description: None },
-            _ => Self::Encrypted { bytes: set_record.wire_len() as u64 },
+            _ => Self::Encrypted { bytes: record.wire_len() as u64 },
         }
     }
 
@@ -329,12 +329,12 @@ impl EventRecorder {
         self.content = RecordContent::Unknown;
     }
 
-    /// Sets the current record as a whole to be this event.
+    /// Sets the event of the current record as a whole.
     pub(crate) fn set_record(&mut self, event: Event) {
         self.content = RecordContent::Whole(event);
     }
 
-    /// Sets the current record to hold messages, which are pushed where they end.
+    /// Marks the current record as one with messages. Push each in the record in which it ends.
     pub(crate) fn set_messages(&mut self) {
         self.content = RecordContent::Messages;
     }
@@ -344,11 +344,11 @@ impl EventRecorder {
         self.all.push(StreamEvent { span, event });
     }
 
-    /// Finishes the current record. Its header is attributed to the message that starts after it,
-    /// its end to the last message unless another one is `unfinished`.
+    /// Finishes the current record. Its header is attributed to the message that starts right after
+    /// it, and its last bytes to the last message, unless a further message is `unfinished`.
     pub(crate) fn finish_record(&mut self, record: &Record<'_>, unfinished: bool) {
         let whole = match std::mem::take(&mut self.content) {
-            RecordContent::Unknown => Event::unread(record),
+            RecordContent::Unknown => Event::undecrypted(record),
             RecordContent::Whole(event) => event,
             RecordContent::Messages => {
                 let messages = &mut self.all[self.record_start..];

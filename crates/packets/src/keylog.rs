@@ -89,7 +89,7 @@ impl KeyLog {
         label: SecretLabel,
     ) -> impl Iterator<Item = &[u8]> {
         let all = self.by_random.get(random).map(Vec::as_slice).unwrap_or_default();
-        all.iter().filter(move |(of, _)| *of == label).map(|(_, secret)| &**secret)
+        all.iter().filter(move |(stored, _)| *stored == label).map(|(_, secret)| &**secret)
     }
 
     fn add_line(&mut self, line: &str) -> Option<()> {

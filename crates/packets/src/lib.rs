@@ -2,17 +2,17 @@
 //!
 //! ```text
 //! observer              groups packets into connections and returns the facts of each
-//!   copies              puts the packets of a connection in the order of arrival
+//!   copies              sorts a connection's packets by arrival, removes the path's copies
 //!   tcp, quic           one transport each: reassembly, retransmissions, causality of packets
 //!     tls               records, handshake messages, decryption with the key log
 //!     round_trips       counts round trips as the causal depth of packets
 //! facts, trace          the result: FlowFacts of a connection, and packet by packet its Trace
 //! packet, keylog        the input: captured frames, and the secrets of an NSS key log
-//! pcapng                writes captures that other programs open decrypted
+//! pcapng                writes captures with secrets, so that other programs decrypt them
 //! ```
 //!
-//! Nothing that a client or a server reports about itself is used. A figure that somebody doubts
-//! can be checked against its packets: [`pcapng`] writes them to a file together with the secrets
+//! Nothing that a client or a server reports about itself is used. Every figure can be checked
+//! against its packets: [`pcapng`] writes them to a file together with the secrets
 //! of their connections. This crate has its own writer because the libraries for the format cannot
 //! write the block that holds secrets.
 //!

@@ -163,13 +163,13 @@ impl Observer {
         without_traces(self.take_finished_traced(|_| false))
     }
 
-    /// Like [`Observer::take_finished`], with a trace of each connection for which `wanted` is
-    /// true.
+    /// Like [`Observer::take_finished`], with a trace of each connection for which `wants_trace`
+    /// returns true.
     pub fn take_finished_traced(
         &mut self,
-        wanted: impl FnMut(&FlowFacts) -> bool,
+        wants_trace: impl FnMut(&FlowFacts) -> bool,
     ) -> Vec<(FlowFacts, Option<Trace>)> {
-        self.take(true, wanted)
+        self.take(true, wants_trace)
     }
 
     /// Removes all connections, including open ones, and returns their facts.
@@ -177,27 +177,28 @@ impl Observer {
         without_traces(self.finish_traced(|_| false))
     }
 
-    /// Like [`Observer::finish`], with a trace of each connection for which `wanted` is true.
+    /// Like [`Observer::finish`], with a trace of each connection for which `wants_trace` returns
+    /// true.
     pub fn finish_traced(
         &mut self,
-        wanted: impl FnMut(&FlowFacts) -> bool,
+        wants_trace: impl FnMut(&FlowFacts) -> bool,
     ) -> Vec<(FlowFacts, Option<Trace>)> {
-        self.take(false, wanted)
+        self.take(false, wants_trace)
     }
 
     fn take(
         &mut self,
         closed: bool,
-        mut wanted: impl FnMut(&FlowFacts) -> bool,
+        mut wants_trace: impl FnMut(&FlowFacts) -> bool,
     ) -> Vec<(FlowFacts, Option<Trace>)> {
         let mut taken = std::mem::take(&mut self.superseded);
         taken.extend(self.flows.extract_if(|_, flow| !closed || flow.is_closed()));
         self.memory -= taken.iter().map(|(_, flow)| flow.memory).sum::<usize>();
-        let mut analyzed = self.quic.take(closed, &self.keys, &self.limits, &mut wanted);
+        let mut analyzed = self.quic.take(closed, &self.keys, &self.limits, &mut wants_trace);
         analyzed.extend(taken.into_iter().map(|(endpoints, mut flow)| {
             let analysis = flow.analyze(endpoints, &self.keys);
             let facts = analysis.facts();
-            let trace = wanted(&facts).then(|| Trace::new(&analysis));
+            let trace = wants_trace(&facts).then(|| Trace::new(&analysis));
             (facts, trace)
         }));
         analyzed.sort_by_key(|(facts, _)| (facts.started, facts.client));

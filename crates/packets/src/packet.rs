@@ -18,7 +18,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Who sends in this direction.
+    /// The sender of packets in this direction.
     pub(crate) fn sender(self) -> Sender {
         match self {
             Self::ToServer => Sender::Client,
@@ -29,8 +29,8 @@ impl Direction {
 
 /// A frame as seen by a tap in the middle of the path. All times are nanoseconds of one clock.
 ///
-/// Equal frames that arrived in the same nanosecond are copies that the path made of one: it was
-/// sent once, and its first delivery counts.
+/// Equal frames that arrived in the same nanosecond are copies that the path made. They count as
+/// one packet, with the first delivery.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     /// Its direction.
@@ -44,7 +44,7 @@ pub struct Packet<'a> {
     pub frame: &'a [u8],
 }
 
-/// The flags of a TCP header that connections are analyzed by.
+/// The flags of a TCP header that the analysis uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct TcpFlags {
     /// SYN.
@@ -211,7 +211,7 @@ pub enum FastOpenOption {
 }
 
 impl TcpOptions {
-    /// Parses the options up to the first malformed one. Of repeated options the first counts.
+    /// Parses the options up to the first malformed one. If an option repeats, the first counts.
     pub(crate) fn read(mut options: &[u8]) -> Self {
         let mut found = Self::default();
         loop {
@@ -219,7 +219,7 @@ impl TcpOptions {
                 [1, ..] => options = &options[1..],
                 [kind, len, ..] if kind != 0 && len >= 2 && usize::from(len) <= options.len() => {
                     let (option, rest) = options.split_at(usize::from(len));
-                    found.take_in(kind, &option[2..]);
+                    found.add(kind, &option[2..]);
                     options = rest;
                 }
                 _ => return found,
@@ -227,7 +227,7 @@ impl TcpOptions {
         }
     }
 
-    fn take_in(&mut self, kind: u8, value: &[u8]) {
+    fn add(&mut self, kind: u8, value: &[u8]) {
         // The experimental form of Fast Open (RFC 6994).
         const FAST_OPEN_MAGIC: [u8; 2] = [0xf9, 0x89];
         match (kind, value) {
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(read(&[254, 4, 0, 1]), None);
         assert_eq!(read(&[34, 40, 1, 1]), None, "a length beyond the header");
         assert_eq!(read(&[34, 0, 1, 1]), None, "a length that would never advance");
-        assert_eq!(read(&[0, 34, 2]), None, "what follows the end of the list");
+        assert_eq!(read(&[0, 34, 2]), None, "an option after the end of the list");
     }
 
     #[test]
@@ -338,7 +338,7 @@ mod tests {
         };
         assert_eq!(TcpOptions::read(&bytes), expected);
         for len in 0..bytes.len() {
-            // Cut anywhere, what is read stays what was there.
+            // A truncated list yields no wrong values.
             let cut = TcpOptions::read(&bytes[..len]);
             assert!(cut.mss.is_none_or(|mss| mss == 1460));
             assert!(cut.window_scale.is_none());

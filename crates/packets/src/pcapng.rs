@@ -1,4 +1,4 @@
-//! Writes captures that other programs open decrypted: pcapng with the TLS secrets inside.
+//! Writes pcapng files with the TLS secrets inside, so that other programs can decrypt the packets.
 //! A file has one section and one Ethernet interface with times in nanoseconds; blocks are in
 //! little-endian order (draft-ietf-opsawg-pcapng). The same packets always make the same file.
 
@@ -133,7 +133,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// A block between its two lengths.
+/// The content of a block, between its two length fields.
 #[derive(Default)]
 struct Body {
     bytes: Vec<u8>,
@@ -200,7 +200,7 @@ const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 const LINKTYPE_ETHERNET: u16 = 1;
 /// "TLSK".
 const TLS_KEY_LOG: u32 = 0x544c_534b;
-/// Ten to the minus ninth.
+/// The exponent of a time resolution of 10^-9 seconds.
 const NANOSECONDS: u8 = 9;
 
 const OPT_COMMENT: u16 = 1;
@@ -233,13 +233,13 @@ mod tests {
     }
 
     #[test]
-    fn no_options_and_no_secrets_take_no_room() {
+    fn absent_options_and_secrets_are_not_written() {
         let mut writer = Writer::new(Vec::new(), &Metadata::default()).unwrap();
         writer.secrets([""; 0]).unwrap();
         let blocks = blocks(&writer.finish().unwrap());
         assert_eq!(blocks.len(), 2);
         assert_eq!((blocks[0].0, blocks[0].1.len()), (SECTION_HEADER, 16));
-        // Nanoseconds are an option, and the list's end another.
+        // The time resolution, and the end of the options.
         assert_eq!((blocks[1].0, blocks[1].1.len()), (INTERFACE_DESCRIPTION, 8 + 8 + 4));
     }
 
@@ -254,7 +254,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_block_can_be_walked(
+        fn every_block_is_well_formed(
             packets in prop::collection::vec(
                 (
                     any::<u64>(), any::<bool>(), prop::collection::vec(any::<u8>(), 0..50),
@@ -268,8 +268,8 @@ mod tests {
             let write = || {
                 let mut writer = Writer::new(Vec::new(), &info).unwrap();
                 for (time, up, frame, original, comment) in &packets {
-                    let way = if *up { Direction::ToServer } else { Direction::ToClient };
-                    writer.packet(*time, way, frame, *original, comment).unwrap();
+                    let direction = if *up { Direction::ToServer } else { Direction::ToClient };
+                    writer.packet(*time, direction, frame, *original, comment).unwrap();
                 }
                 writer.finish().unwrap()
             };
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_beyond_its_length_is_cut_between_characters() {
+    fn a_long_comment_is_truncated_between_characters() {
         let comment = "ä".repeat(40_000);
         let mut writer = Writer::new(Vec::new(), &Metadata::default()).unwrap();
         writer.packet(0, Direction::ToServer, &[], 0, &comment).unwrap();

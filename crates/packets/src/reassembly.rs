@@ -28,8 +28,8 @@ pub(crate) struct StoredSegment {
     pub(crate) wire_len: u32,
     /// The payload from its first byte; shorter than `wire_len` if it was truncated or not stored.
     pub(crate) payload: Box<[u8]>,
-    /// Where it starts; `None` if it is far from the other segments. This and what follows is
-    /// known when all packets are there.
+    /// Where it starts; `None` if it is far from the other segments. This field and those below are
+    /// set when all packets have been seen.
     pub(crate) position: Option<u64>,
     /// The position in the other direction up to which it acknowledges.
     pub(crate) acknowledged: Option<u64>,
@@ -49,7 +49,9 @@ impl TapPacket for StoredSegment {
     }
 
     fn equals(&self, other: &Self) -> bool {
-        let header = |one: &Self| (one.direction, one.seq, one.ack, one.flags, one.wire_len);
+        let header = |segment: &Self| {
+            (segment.direction, segment.seq, segment.ack, segment.flags, segment.wire_len)
+        };
         header(self) == header(other)
     }
 }
@@ -70,7 +72,7 @@ impl StoredSegment {
     }
 
     /// The segment as input of the round-trip count.
-    pub(crate) fn step(&self, causality: Causality) -> TimedPacket<()> {
+    pub(crate) fn timed_packet(&self, causality: Causality) -> TimedPacket<()> {
         TimedPacket {
             direction: self.direction,
             arrived: self.arrived,
@@ -310,15 +312,14 @@ mod tests {
     }
 
     #[test]
-    fn the_first_copy_of_a_byte_names_its_packet() {
+    fn a_byte_belongs_to_the_packet_that_first_carried_it() {
         let packets = [packet(4, b"def"), packet(1, b"abc"), packet(1, b"abcde"), packet(7, b"g")];
         let stream = Stream::assemble(&packets, Direction::ToServer);
         assert_eq!(stream.bytes, b"abcdefg");
         let from: Vec<_> = (0..8).map(|offset| stream.packet_at(offset)).collect();
-        let one = |index| Some(index);
         assert_eq!(
             from,
-            [one(1), one(1), one(1), one(0), one(0), one(0), one(3), None],
+            [Some(1), Some(1), Some(1), Some(0), Some(0), Some(0), Some(3), None],
             "index of the packet for each byte"
         );
         assert_eq!(stream.prefix(|index| index != 3), 6);

@@ -54,11 +54,11 @@ pub(crate) fn depths<K: Ord + Copy>(
 /// How a packet affects the depth of the packets after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Causality {
-    /// It does not count.
+    /// The packet does not count.
     Uncounted,
-    /// It has a depth, but nothing is caused by it.
+    /// The packet has a depth, but causes no other packets.
     NoCause,
-    /// Packets after its delivery may be caused by it.
+    /// The packet may cause those that are sent after its delivery.
     Cause,
 }
 
@@ -151,7 +151,8 @@ mod tests {
     }
 
     fn count(list: &[(Direction, u64, Option<u64>, u64, u64)]) -> Vec<u32> {
-        let depths = depths(packets(list).iter().map(|packet| packet.step(Causality::Cause)));
+        let depths =
+            depths(packets(list).iter().map(|packet| packet.timed_packet(Causality::Cause)));
         depths.into_iter().map(Option::unwrap).collect()
     }
 
@@ -219,7 +220,7 @@ mod tests {
             ToServer if packet.has_data_or_syn() => Causality::Cause,
             ToServer => Causality::Uncounted,
         };
-        let steps = list.iter().map(|packet| packet.step(causality(packet)));
+        let steps = list.iter().map(|packet| packet.timed_packet(causality(packet)));
         assert_eq!(depths(steps), [Some(1), Some(1), None, Some(1)]);
     }
 
@@ -251,7 +252,7 @@ mod tests {
         let steps = [
             step(ToServer, 0, &[(0, 0..300), (4, 0..50)]),
             step(ToClient, 10, &[(0, 0..100)]),
-            // Both again, one of them again, one of another number, one and more of it.
+            // Both ranges again, part of one, a new stream, old and new data, an acknowledgement.
             step(ToServer, 21, &[(0, 0..300), (4, 0..50)]),
             step(ToServer, 22, &[(4, 10..20)]),
             step(ToServer, 23, &[(8, 0..50)]),

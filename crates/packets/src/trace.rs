@@ -169,22 +169,22 @@ fn carried(packet: &StoredSegment, events: &[StreamEvent]) -> Vec<Carried> {
 
 /// The events within `bytes` of the stream.
 pub(crate) fn parts(bytes: Range<u64>, events: &[StreamEvent]) -> impl Iterator<Item = Carried> {
-    let first = events.partition_point(|events| events.span.end as u64 <= bytes.start);
+    let first = events.partition_point(|event| event.span.end as u64 <= bytes.start);
     events[first..]
         .iter()
         .take_while({
             let end = bytes.end;
-            move |events| (events.span.start as u64) < end
+            move |event| (event.span.start as u64) < end
         })
-        .map(move |events| {
-            let has_start = bytes.start <= events.span.start as u64;
-            let has_end = events.span.end as u64 <= bytes.end;
+        .map(move |stream_event| {
+            let has_start = bytes.start <= stream_event.span.start as u64;
+            let has_end = stream_event.span.end as u64 <= bytes.end;
             let part = match (has_start, has_end) {
                 (true, true) => Part::Whole,
                 (true, false) => Part::First,
                 (false, false) => Part::Middle,
                 (false, true) => Part::Last,
             };
-            Carried { event: events.event, part }
+            Carried { event: stream_event.event, part }
         })
 }

@@ -2,7 +2,7 @@
 //!
 //! `memory [COUNT...]` issues COUNT indices (by default a million and ten million), uses some of them
 //! and prints a row for each order: half of them at random, every second one (the most seeds for each
-//! that is left), all but every 64th. Bytes are counted by the crate and, where it says so, as the
+//! remaining index), all but every 64th. Bytes are counted by the crate and, where it says so, as the
 //! growth of the process's resident memory. Times are CPU time, each use an evaluation and a puncture
 //! as a server makes them.
 
@@ -14,7 +14,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 
-/// The required figures.
+/// The limits that are checked.
 const MAX_RANDOM_BYTES: f64 = 16.0;
 const MAX_WORST_BYTES: f64 = 40.0;
 const MAX_USE: Duration = Duration::from_micros(2);

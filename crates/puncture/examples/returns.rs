@@ -4,14 +4,14 @@
 //!
 //! `returns [SEED]` (default 1) prints a row for each combination of nodes, address churn and node
 //! churn. A client returns after an exponentially distributed time with a mean of two hours, and a
-//! ticket lives for twelve. A *restart* loses a node's keys; an upgrade hands them over and is none. A
-//! *resize* adds or removes one node: with rendezvous hashing it moves one client of as many as there
-//! are nodes, with a hash modulo the number of nodes nearly all.
+//! ticket lives for twelve. A *restart* loses a node's keys; an upgrade hands them over, and is not a
+//! restart. A *resize* adds or removes one node. With rendezvous hashing it moves one client in N, where
+//! N is the number of nodes; with a hash modulo N it moves nearly all.
 
 use rand::rngs::StdRng;
 use rand::{Rng, RngExt, SeedableRng};
 
-/// Clients for each row.
+/// Returning clients for each row.
 const RETURNS: u32 = 200_000;
 const MEAN_PAUSE_HOURS: f64 = 2.0;
 const LIFETIME_HOURS: f64 = 12.0;
@@ -107,9 +107,9 @@ impl Setting {
 impl Balancer {
     fn choose(self, nodes: &[u64], address: u64) -> u64 {
         match self {
-            Self::Modulo => nodes[(mixed(address) % nodes.len() as u64) as usize],
+            Self::Modulo => nodes[(hash(address) % nodes.len() as u64) as usize],
             Self::Rendezvous => {
-                let weight = |node: &&u64| mixed(address ^ mixed(**node));
+                let weight = |node: &&u64| hash(address ^ hash(**node));
                 *nodes.iter().max_by_key(weight).expect("there are nodes")
             }
         }
@@ -122,7 +122,7 @@ fn exponential(random: &mut impl Rng, mean: f64) -> f64 {
 }
 
 /// A hash of 64 bits: the finalizer of SplitMix64.
-fn mixed(value: u64) -> u64 {
+fn hash(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

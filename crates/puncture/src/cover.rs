@@ -1,4 +1,4 @@
-//! The seeds that are left of a tree, in the order of their nodes.
+//! The remaining seeds of a tree, in the order of their nodes.
 
 use zeroize::{DefaultIsZeroes, Zeroize};
 
@@ -7,13 +7,13 @@ use crate::seed::Seed;
 
 /// Nodes with their seeds, none below another, sorted.
 ///
-/// They lie in chunks of some dozens, 18 bytes each, so that inserting moves little memory and nothing
-/// is spent on pointers for each node. Memory that is given up or moved from is overwritten.
+/// Stored in chunks of some dozens, 18 bytes each, so that inserting moves little memory and no node
+/// needs a pointer. Memory that is freed or moved from is overwritten.
 #[derive(Debug, Default)]
 pub(crate) struct Cover {
     /// In order, none empty.
     chunks: Vec<Chunk>,
-    /// What the chunks have on the heap.
+    /// The bytes of the chunks on the heap.
     chunk_bytes: usize,
 }
 
@@ -41,7 +41,7 @@ impl Cover {
         self.change(last, |chunk| chunk.replace(chunk.len(), 0, &[(node, seed)]));
     }
 
-    /// Removes all nodes that start at `leaf` or behind it.
+    /// Removes all nodes whose first leaf is `leaf` or a later one.
     pub(crate) fn truncate(&mut self, leaf: u32) {
         let is_kept = |entry: &Entry| entry.node().leaves().0 < leaf;
         for at in (0..self.chunks.len()).rev() {
@@ -74,10 +74,10 @@ impl Cover {
         self.chunk_bytes + self.chunks.capacity() * size_of::<Chunk>()
     }
 
-    /// The chunk and the place in it of the node above `leaf`.
+    /// The chunk of the node above `leaf`, and the node's index in it.
     fn position(&self, leaf: u32) -> Option<(usize, usize)> {
-        let behind = self.chunks.partition_point(|chunk| chunk.first <= leaf);
-        let chunk = behind.checked_sub(1)?;
+        let following = self.chunks.partition_point(|chunk| chunk.first_leaf <= leaf);
+        let chunk = following.checked_sub(1)?;
         let nodes = self.chunks[chunk].nodes();
         // Not a binary search: it would wait for memory at each step, here the reads overlap.
         let target = Node::leaf(leaf);
@@ -88,7 +88,7 @@ impl Cover {
         Some((chunk, at))
     }
 
-    /// Changes a chunk, and counts its bytes anew.
+    /// Changes a chunk, and updates `chunk_bytes`.
     fn change(&mut self, at: usize, change: impl FnOnce(&mut Chunk)) {
         let chunk = &mut self.chunks[at];
         self.chunk_bytes -= chunk.bytes();
@@ -136,8 +136,8 @@ struct Chunk {
     /// The first `used` ones are in use, the others are zero.
     entries: Box<[Entry]>,
     used: u16,
-    /// The first leaf of the first node. Here, so that a search touches no other memory.
-    first: u32,
+    /// The first leaf of the first node. Stored here, so that a search touches no other memory.
+    first_leaf: u32,
 }
 
 /// A node's number and its seed. `Copy`, so that they can be moved within a chunk; what a move leaves
@@ -174,8 +174,8 @@ impl Chunk {
             *entry = Entry { number: node.number().to_ne_bytes(), seed: seed.to_bytes() };
         }
         self.used = after as u16;
-        self.note_first();
-        // What is behind them was not used before.
+        self.update_first_leaf();
+        // The entries after these were not used before.
         self.entries[after..after.max(before)].zeroize();
         self.resize(after);
     }
@@ -185,11 +185,11 @@ impl Chunk {
         self.resize(before + nodes.len());
         self.entries[before..before + nodes.len()].copy_from_slice(nodes);
         self.used += nodes.len() as u16;
-        self.note_first();
+        self.update_first_leaf();
     }
 
-    fn note_first(&mut self) {
-        self.first = self.nodes().first().map_or(0, |entry| entry.node().leaves().0);
+    fn update_first_leaf(&mut self) {
+        self.first_leaf = self.nodes().first().map_or(0, |entry| entry.node().leaves().0);
     }
 
     /// Makes room for `count` entries, and not for many more.
@@ -226,14 +226,14 @@ impl Entry {
 /// A whole entry is overwritten at once, not byte by byte.
 impl DefaultIsZeroes for Entry {}
 
-/// A chunk is split above this length, and joined with a neighbour below the other.
+/// A chunk is split above `MAX_ENTRIES`, and joined with a neighbour below `MIN_ENTRIES`.
 const MAX_ENTRIES: usize = 128;
 const MIN_ENTRIES: usize = 32;
 
-/// The maximum length of a chunk that two were joined to.
+/// Two chunks are joined only if the result has at most this length.
 const MAX_JOINED: usize = 96;
 
-/// The room of chunks grows and shrinks by so many entries.
+/// The capacity of chunks grows and shrinks by this number of entries.
 const STEP: usize = 8;
 
 /// What glibc's allocator adds to an allocation, and rounds it up by.
@@ -275,7 +275,7 @@ mod tests {
             let (node, seed) = leaf(number);
             cover.push(node, seed);
         }
-        // Not what a tree does: replaces a leaf by itself and the two behind it.
+        // Unlike in a tree, a leaf is replaced by itself and the next two leaves.
         for number in (0..400).step_by(4) {
             cover.replace(number, &[leaf(number), leaf(number + 1), leaf(number + 2)]);
         }

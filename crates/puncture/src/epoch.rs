@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::node::LEAVES;
-use crate::seed::{Place, Value};
+use crate::seed::{SegmentId, Value};
 use crate::segment::Segment;
 
-/// The random id of an epoch. Tickets carry it, so that those of another process or of an earlier run
+/// The random id of an epoch. Tickets carry it, so that tickets of another process or of an earlier run
 /// are recognized.
 pub type EpochId = [u8; 8];
 
@@ -36,9 +36,10 @@ impl Epoch {
 
     /// Issues the next index, or returns `None` if there is none.
     pub(crate) fn issue(&mut self, now: u64) -> Option<(u32, Value)> {
-        let (number, place) = (self.issued, self.place(self.issued / LEAVES));
+        let (number, segment_id) = (self.issued, self.segment_id(self.issued / LEAVES));
         let next = number.checked_add(1)?;
-        let segment = self.segments.entry(place.segment).or_insert_with(|| Segment::new(place));
+        let segment =
+            self.segments.entry(segment_id.segment).or_insert_with(|| Segment::new(segment_id));
         let value = segment.issue(number % LEAVES)?;
         self.issued = next;
         self.last_issued = self.last_issued.max(now);
@@ -92,8 +93,8 @@ impl Epoch {
         self.segments.get(&segment).map_or(0, |segment| segment.bytes() + SEGMENT_OVERHEAD)
     }
 
-    pub(crate) fn place(&self, segment: u32) -> Place {
-        Place { epoch: self.id, segment }
+    pub(crate) fn segment_id(&self, segment: u32) -> SegmentId {
+        SegmentId { epoch: self.id, segment }
     }
 }
 

@@ -33,7 +33,7 @@ pub struct Limits {
     pub max_bytes: usize,
 }
 
-/// Names one value.
+/// Identifies one value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TicketIndex {
     /// The epoch in which it was issued.
@@ -42,7 +42,7 @@ pub struct TicketIndex {
     pub number: u32,
 }
 
-/// What has become of the indices of a function.
+/// The counts of a function's indices, by their state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Issued, and neither used nor expired.
@@ -104,7 +104,7 @@ impl PuncturableFunction {
         self.epochs.iter().any(|epoch| epoch.id == index.epoch && index.number < epoch.issued)
     }
 
-    /// Destroys the value of an index for ever. Returns false if it has none: of several callers with
+    /// Destroys the value of an index permanently. Returns false if it has none: of several callers with
     /// the same index, exactly one gets true.
     pub fn puncture(&mut self, index: &TicketIndex) -> bool {
         let Some(epoch) = self.epochs.iter_mut().find(|epoch| epoch.id == index.epoch) else {
@@ -131,7 +131,7 @@ impl PuncturableFunction {
         }
     }
 
-    /// What has become of the indices.
+    /// The counts of the indices, by their state.
     pub fn counts(&self) -> Counts {
         Counts {
             outstanding: self.outstanding,

@@ -3,7 +3,7 @@
 //! ```text
 //! PuncturableFunction    epochs of issued indices; memory limit, counts, snapshot
 //!   └ Segment               a binary tree of 32,768 indices
-//!       ├ Cover                the seeds that are left of it, in order
+//!       ├ Cover                the remaining seeds of the tree, in order
 //!       └ Seed                 one node's secret; the pseudorandom generator
 //! ```
 //!
@@ -13,8 +13,8 @@
 //! Gellert, Jager: *Session Resumption Protocols and Efficient Forward Security for TLS 1.3 0-RTT*,
 //! Journal of Cryptology 34, 2021, eprint 2019/228).
 //!
-//! No sockets, no clock and no threads: time is an argument, in seconds of any clock; by one that nobody
-//! sets, epochs expire when they should. Random bytes come from the system.
+//! No sockets, no clock and no threads: time is an argument, in seconds of any clock. A clock that is
+//! never set makes epochs expire on time. Random bytes come from the system.
 //!
 //! # Examples
 //!
@@ -45,8 +45,8 @@
 //! stored seed above its leaf by the seeds of the siblings along the way down: exactly the seeds from
 //! which every other leaf, and not this one, can be computed. Puncturing neighbours leaves whole
 //! subtrees without any seed, so used ranges cost nothing. The segment that issues also keeps the nodes
-//! right of the index issued last, so that the next one takes two steps on average; nothing below them
-//! was issued yet, so nothing below them is ever punctured while they are kept.
+//! to the right of the index issued last, so that the next one takes two steps on average; nothing
+//! below them was issued yet, so nothing below them is ever punctured while they are kept.
 //!
 //! Roots are independent random seeds, one for each segment of 32,768 indices, created when the first
 //! of them is issued. So a path has 15 steps at most, and a segment whose indices are all used or
@@ -56,9 +56,10 @@
 //! The generator is AES-128 with the seed as its key, on blocks that contain the node's position
 //! (epoch, segment, node) and which output is wanted. AES was chosen because processors have
 //! instructions for it: a step costs some 50 ns there, and evaluating and puncturing an index 0.6 to
-//! 2 µs with a million outstanding, and 3 with ten million. A position is never used with two different seeds, and no two nodes share a block. So
-//! each guess of a key can be tested against one node only, and having millions of nodes does not
-//! make an exhaustive search easier. An index's value is two further outputs of its leaf, 256 bits.
+//! 2 µs with a million outstanding, and 3 µs with ten million. A position is never used with two
+//! different seeds, and no two nodes share a block. So each guess of a key can be tested against one
+//! node only, and having millions of nodes does not make an exhaustive search easier. An index's value
+//! is two further outputs of its leaf, 256 bits.
 //!
 //! # What a thief of the state can compute
 //!
@@ -91,8 +92,8 @@
 //! each started segment may add 512 bytes. `examples/memory.rs` measures it. [`Limits::max_bytes`]
 //! bounds the total: beyond it the oldest segments are dropped, as if they had expired.
 //!
-//! What is overwritten is overwritten in this process's memory. The system must not write it to a
-//! swap partition, or into a core dump, before.
+//! Seeds are overwritten only in this process's memory. The system must not have written them to a swap
+//! partition or a core dump before.
 
 mod cover;
 mod epoch;

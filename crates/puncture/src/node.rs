@@ -55,10 +55,10 @@ impl Node {
     }
 }
 
-/// The leaves of one tree.
+/// The number of leaves of a tree.
 pub(crate) const LEAVES: u32 = 1 << LEVELS;
 
-/// The steps from the root to a leaf.
+/// The number of steps from the root to a leaf.
 pub(crate) const LEVELS: usize = 15;
 
 #[cfg(test)]
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_down_ends_at_its_leaf() {
+    fn every_path_from_the_root_ends_at_its_leaf() {
         for leaf in (0..LEAVES).step_by(7).chain([LEAVES - 1]) {
             let (mut node, mut steps) = (Node::ROOT, 0);
             while !node.is_leaf() {

@@ -11,14 +11,14 @@ use crate::node::Node;
 
 /// The secret of a node: an AES-128 key. Overwritten on drop, and not shown by `Debug`.
 ///
-/// As words, because bytes are overwritten one by one.
+/// Stored as words, because zeroize overwrites bytes one by one.
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub(crate) struct Seed([u64; 2]);
 
-/// Where a tree stands: the epoch's id and the number of the segment. It makes the generator's blocks
-/// of each node unique.
+/// Identifies a segment's tree, which makes the generator's blocks of each node unique: the epoch's id
+/// and the number of the segment.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct SegmentId {
     pub(crate) epoch: [u8; 8],
     pub(crate) segment: u32,
 }
@@ -50,14 +50,14 @@ impl Seed {
     }
 
     /// The seeds of the children of `node`, whose seed this is.
-    pub(crate) fn children(&self, node: Node, place: Place) -> (Self, Self) {
-        let [left, right] = self.generate(node, place, [LEFT, RIGHT]);
+    pub(crate) fn children(&self, node: Node, id: SegmentId) -> (Self, Self) {
+        let [left, right] = self.generate(node, id, [LEFT, RIGHT]);
         (Self::new(&left), Self::new(&right))
     }
 
     /// The value of `leaf`, whose seed this is.
-    pub(crate) fn value(&self, leaf: Node, place: Place) -> Value {
-        let [start, end] = self.generate(leaf, place, [VALUE_START, VALUE_END]);
+    pub(crate) fn value(&self, leaf: Node, id: SegmentId) -> Value {
+        let [start, end] = self.generate(leaf, id, [VALUE_START, VALUE_END]);
         let mut value = Value::default();
         value[..Self::LENGTH].copy_from_slice(&start);
         value[Self::LENGTH..].copy_from_slice(&end);
@@ -65,13 +65,13 @@ impl Seed {
     }
 
     /// Two outputs of the generator: AES under the seed, of blocks that name the output. The round keys
-    /// stay on the stack, which the segment wipes: their own drop would take longer than the rest.
-    fn generate(&self, node: Node, place: Place, outputs: [u8; 2]) -> [[u8; Self::LENGTH]; 2] {
+    /// stay on the stack, which the segment wipes: wiping them on drop would take longer than the rest.
+    fn generate(&self, node: Node, id: SegmentId, outputs: [u8; 2]) -> [[u8; Self::LENGTH]; 2] {
         let cipher = ManuallyDrop::new(Aes128Enc::new(&self.to_bytes().into()));
         outputs.map(|output| {
             let mut block = [0; Self::LENGTH];
-            block[..8].copy_from_slice(&place.epoch);
-            block[8..12].copy_from_slice(&place.segment.to_be_bytes());
+            block[..8].copy_from_slice(&id.epoch);
+            block[8..12].copy_from_slice(&id.segment.to_be_bytes());
             block[12..14].copy_from_slice(&node.number().to_be_bytes());
             block[15] = output;
             cipher.encrypt_block((&mut block).into());
@@ -98,8 +98,8 @@ mod tests {
     #[test]
     fn the_generator_is_aes_of_the_position() {
         let seed = Seed::new(&[7; 16]);
-        let place = Place { epoch: [1, 2, 3, 4, 5, 6, 7, 8], segment: 9 };
-        let (left, right) = seed.children(Node::ROOT, place);
+        let id = SegmentId { epoch: [1, 2, 3, 4, 5, 6, 7, 8], segment: 9 };
+        let (left, right) = seed.children(Node::ROOT, id);
         let cipher = Aes128Enc::new(&[7; 16].into());
         for (child, output) in [(left, LEFT), (right, RIGHT)] {
             let mut block = [1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 9, 0x7f, 0xff, 0, output].into();
@@ -111,13 +111,13 @@ mod tests {
     #[test]
     fn outputs_differ_by_position_and_use() {
         let seed = Seed::new(&[7; 16]);
-        let place = |epoch, segment| Place { epoch: [epoch; 8], segment };
+        let id = |epoch, segment| SegmentId { epoch: [epoch; 8], segment };
         let leaf = Node::from_number(4).unwrap();
         let values = [
-            seed.value(leaf, place(1, 1)),
-            seed.value(leaf, place(1, 2)),
-            seed.value(leaf, place(2, 1)),
-            seed.value(Node::from_number(6).unwrap(), place(1, 1)),
+            seed.value(leaf, id(1, 1)),
+            seed.value(leaf, id(1, 2)),
+            seed.value(leaf, id(2, 1)),
+            seed.value(Node::from_number(6).unwrap(), id(1, 1)),
         ];
         for (at, value) in values.iter().enumerate() {
             assert!(values[..at].iter().all(|other| other != value));

@@ -2,16 +2,16 @@
 
 use crate::cover::Cover;
 use crate::node::{LEAVES, LEVELS, Node};
-use crate::seed::{Place, Seed, Value};
+use crate::seed::{Seed, SegmentId, Value};
 use crate::stack::wipe_stack;
 
 /// A tree of seeds. Leaves are counted from 0.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    place: Place,
+    id: SegmentId,
     cover: Cover,
-    /// The nodes right of the way to the leaf that was issued last, the nearest last. None of their
-    /// leaves was issued, so none was punctured. They save the next leaf most of its way down.
+    /// The nodes to the right of the path to the leaf issued last, the nearest last. None of their
+    /// leaves was issued, so none was punctured. They save most of the steps to the next leaf.
     unissued: Vec<(Node, Seed)>,
     /// The path to the leaf that was evaluated last: puncturing it usually follows. Dropped when any leaf
     /// is punctured.
@@ -20,30 +20,30 @@ pub(crate) struct Segment {
     outstanding: u32,
 }
 
-/// What is left of the node above a leaf when the leaf is punctured.
+/// The path to a leaf: the nodes that replace the stored node above the leaf when it is punctured.
 #[derive(Debug)]
 struct EvaluatedPath {
     leaf: u32,
-    /// In order.
+    /// In the order of their leaves.
     siblings: Vec<(Node, Seed)>,
 }
 
-/// Why stored nodes are not a segment.
+/// The stored nodes are not those of a segment.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct InvalidNodes;
 
 impl Segment {
     /// A tree with a new random root.
-    pub(crate) fn new(place: Place) -> Self {
+    pub(crate) fn new(id: SegmentId) -> Self {
         let mut cover = Cover::default();
         cover.push(Node::ROOT, Seed::random());
-        Self { place, cover, unissued: Vec::new(), evaluated: None, outstanding: 0 }
+        Self { id, cover, unissued: Vec::new(), evaluated: None, outstanding: 0 }
     }
 
-    /// The tree that these nodes are left of, in order. Its first `issued` leaves were issued;
-    /// `is_open`: the others will be.
+    /// Restores a tree from its remaining nodes, in order. Its first `issued` leaves were issued;
+    /// `is_open`: whether the others will be.
     pub(crate) fn from_nodes(
-        place: Place,
+        id: SegmentId,
         nodes: impl Iterator<Item = (Node, Seed)>,
         (issued, is_open): (u32, bool),
     ) -> Result<Self, InvalidNodes> {
@@ -63,13 +63,13 @@ impl Segment {
         if !is_gap_valid(next, LEAVES) || cover.is_empty() {
             return Err(InvalidNodes);
         }
-        Ok(Self { place, cover, unissued: Vec::new(), evaluated: None, outstanding })
+        Ok(Self { id, cover, unissued: Vec::new(), evaluated: None, outstanding })
     }
 
-    /// Issues a leaf, which must be behind all that were issued, and returns its value.
+    /// Issues a leaf, which must follow all issued leaves, and returns its value.
     pub(crate) fn issue(&mut self, leaf: u32) -> Option<Value> {
         let value = self.descend_to_unissued(leaf);
-        wipe_stack::<WIPED_STACK>();
+        wipe_stack::<WIPED_STACK_UNITS>();
         self.outstanding += u32::from(value.is_some());
         value
     }
@@ -91,7 +91,7 @@ impl Segment {
         self.unissued.reserve_exact(LEVELS - self.unissued.len());
         while !node.is_leaf() {
             let ((left, right), (left_seed, right_seed)) =
-                (node.children(), seed.children(node, self.place));
+                (node.children(), seed.children(node, self.id));
             if left.covers(leaf) {
                 self.unissued.push((right, right_seed));
                 (node, seed) = (left, left_seed);
@@ -103,13 +103,13 @@ impl Segment {
             // This was the last leaf.
             self.unissued = Vec::new();
         }
-        Some(seed.value(node, self.place))
+        Some(seed.value(node, self.id))
     }
 
     /// The value of a leaf, or `None` if it was punctured.
     pub(crate) fn evaluate(&mut self, leaf: u32) -> Option<Value> {
         let value = self.descend(leaf);
-        wipe_stack::<WIPED_STACK>();
+        wipe_stack::<WIPED_STACK_UNITS>();
         value
     }
 
@@ -121,7 +121,7 @@ impl Segment {
         let mut before = 0;
         while !node.is_leaf() {
             let ((left, right), (left_seed, right_seed)) =
-                (node.children(), seed.children(node, self.place));
+                (node.children(), seed.children(node, self.id));
             if left.covers(leaf) {
                 siblings.insert(before, (right, right_seed));
                 (node, seed) = (left, left_seed);
@@ -132,7 +132,7 @@ impl Segment {
             }
         }
         self.evaluated = Some(EvaluatedPath { leaf, siblings });
-        Some(seed.value(node, self.place))
+        Some(seed.value(node, self.id))
     }
 
     /// Punctures a leaf that was issued. Returns false if it was punctured before.
@@ -176,10 +176,10 @@ impl Segment {
         self.cover.bytes() + self.unissued.capacity() * size_of::<(Node, Seed)>()
     }
 
-    /// Replaces the node above a leaf by the siblings on the way down to the leaf.
+    /// Replaces the node above a leaf by the siblings on the path to the leaf.
     fn remove(&mut self, leaf: u32) -> bool {
         let is_new = self.split(leaf);
-        wipe_stack::<WIPED_STACK>();
+        wipe_stack::<WIPED_STACK_UNITS>();
         is_new
     }
 
@@ -195,25 +195,26 @@ impl Segment {
     }
 }
 
-/// More than the calls below [`Segment::descend`] and [`Segment::split`] take, in units of 16 bytes.
-const WIPED_STACK: usize = 128;
+/// Exceeds the stack use of [`Segment::descend`], [`Segment::split`] and the functions that they
+/// call, in units of 16 bytes.
+const WIPED_STACK_UNITS: usize = 128;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const PLACE: Place = Place { epoch: [0; 8], segment: 0 };
+    const ID: SegmentId = SegmentId { epoch: [0; 8], segment: 0 };
 
     #[test]
     fn puncturing_leaves_the_siblings_and_no_seed_of_the_path() {
-        let mut segment = Segment::new(PLACE);
+        let mut segment = Segment::new(ID);
         let values: Vec<_> = (0..LEAVES).step_by(1111).map(|leaf| segment.issue(leaf)).collect();
         let path: Vec<_> = {
             let (mut node, mut seed) = segment.cover.find(4444).unwrap();
             let mut path = vec![seed.clone()];
             while !node.is_leaf() {
                 let ((left, right), (left_seed, right_seed)) =
-                    (node.children(), seed.children(node, PLACE));
+                    (node.children(), seed.children(node, ID));
                 (node, seed) =
                     if left.covers(4444) { (left, left_seed) } else { (right, right_seed) };
                 path.push(seed.clone());
@@ -222,17 +223,19 @@ mod tests {
         };
         assert!(segment.puncture(4444) && !segment.puncture(4444));
         assert_eq!(segment.len(), LEVELS);
-        assert!(segment.nodes().all(|(_, seed)| path.iter().all(|one| one.to_bytes() != *seed)));
+        assert!(
+            segment.nodes().all(|(_, seed)| path.iter().all(|removed| removed.to_bytes() != *seed))
+        );
         for (leaf, value) in (0..LEAVES).step_by(1111).zip(values) {
             assert_eq!(segment.evaluate(leaf), value.filter(|_| leaf != 4444));
         }
     }
 
     #[test]
-    fn leaves_are_issued_with_the_values_that_the_root_gives_them() {
-        let mut issuing = Segment::new(PLACE);
+    fn issued_values_are_those_that_follow_from_the_root() {
+        let mut issuing = Segment::new(ID);
         let root = issuing.cover.find(0).unwrap();
-        let mut whole = Segment::from_nodes(PLACE, [root].into_iter(), (0, true)).unwrap();
+        let mut whole = Segment::from_nodes(ID, [root].into_iter(), (0, true)).unwrap();
         // Leaves are left out where an epoch was restored.
         for leaf in (0..300).chain(500..700).chain([4096, 8191, LEAVES - 2, LEAVES - 1]) {
             let value = issuing.issue(leaf).unwrap();
@@ -245,7 +248,7 @@ mod tests {
 
     #[test]
     fn the_path_to_a_leaf_is_forgotten_when_another_one_is_punctured() {
-        let mut segment = Segment::new(PLACE);
+        let mut segment = Segment::new(ID);
         for leaf in 0..8 {
             segment.issue(leaf).unwrap();
         }
@@ -254,14 +257,14 @@ mod tests {
             segment.evaluate(0).is_some() && segment.puncture(2) && segment.evaluated.is_none()
         );
         assert!(segment.puncture(0) && segment.evaluate(2).is_none());
-        // Nothing else finds it either.
+        // Another puncture does not find it either.
         assert!(!segment.puncture(2) && segment.evaluated.is_none());
         assert!([1, 3, 4].into_iter().all(|leaf| segment.evaluate(leaf).is_some()));
     }
 
     #[test]
     fn a_used_up_segment_is_empty() {
-        let mut segment = Segment::new(PLACE);
+        let mut segment = Segment::new(ID);
         for leaf in 0..100 {
             segment.issue(leaf).unwrap();
         }

@@ -1,4 +1,4 @@
-//! The function as bytes, for the next process.
+//! Serializes the function, for the next process.
 //!
 //! Numbers are big-endian. `magic (8) | epochs (4)`, then for each epoch, the oldest first:
 //! `id (8) | opened (8) | last issued (8) | issued (4) | segments (4)`, then for each of its segments
@@ -14,16 +14,16 @@ use crate::node::{LEAVES, Node};
 use crate::seed::Seed;
 use crate::segment::Segment;
 
-/// The bytes are not a snapshot of a puncturable function, or of another version.
+/// The bytes are not a snapshot of a puncturable function, or one of another version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("these bytes are not the state of punctured ticket keys, or of another version")]
 pub struct InvalidSnapshot;
 
 pub(crate) fn to_bytes(epochs: &VecDeque<Epoch>) -> Zeroizing<Vec<u8>> {
-    let of_segment = |segment: &Segment| SEGMENT_HEADER + segment.len() * NODE;
-    let of_epoch =
-        |epoch: &Epoch| EPOCH_HEADER + epoch.segments.values().map(of_segment).sum::<usize>();
-    let length = MAGIC.len() + 4 + epochs.iter().map(of_epoch).sum::<usize>();
+    let segment_len = |segment: &Segment| SEGMENT_HEADER + segment.len() * NODE;
+    let epoch_len =
+        |epoch: &Epoch| EPOCH_HEADER + epoch.segments.values().map(segment_len).sum::<usize>();
+    let length = MAGIC.len() + 4 + epochs.iter().map(epoch_len).sum::<usize>();
     // Allocated once, so that growing leaves no copies behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(length));
     bytes.extend_from_slice(MAGIC);
@@ -114,7 +114,8 @@ fn read_segment(
         let node = Node::from_number(u16::from_be_bytes(*reader.take()?)).ok_or(InvalidSnapshot)?;
         nodes.push((node, Seed::new(reader.take()?)));
     }
-    Segment::from_nodes(epoch.place(number), nodes.into_iter(), issued).map_err(|_| InvalidSnapshot)
+    Segment::from_nodes(epoch.segment_id(number), nodes.into_iter(), issued)
+        .map_err(|_| InvalidSnapshot)
 }
 
 struct Reader<'a>(&'a [u8]);
@@ -134,11 +135,11 @@ impl<'a> Reader<'a> {
         self.take().map(|bytes| u64::from_be_bytes(*bytes))
     }
 
-    /// A number of items that have at least so many bytes each, so that it cannot exceed what
-    /// follows.
-    fn count(&mut self, item: usize) -> Result<usize, InvalidSnapshot> {
+    /// Reads a number of items with at least `item_len` bytes each. Fails if the remaining bytes are too
+    /// few for them.
+    fn count(&mut self, item_len: usize) -> Result<usize, InvalidSnapshot> {
         let count = self.u32()? as usize;
-        match count <= self.0.len() / item {
+        match count <= self.0.len() / item_len {
             true => Ok(count),
             false => Err(InvalidSnapshot),
         }
@@ -150,6 +151,6 @@ const EPOCH_HEADER: usize = 8 + 8 + 8 + 4 + 4;
 const SEGMENT_HEADER: usize = 4 + 4;
 const NODE: usize = 2 + Seed::LENGTH;
 
-/// The maximum number of epochs: 64 hours. It matters only if the clock is set back, else epochs
-/// expire earlier.
+/// The maximum number of epochs: 64 hours. It is reached only if the clock is set back;
+/// otherwise epochs expire earlier.
 pub(crate) const MAX_EPOCHS: usize = 64;

@@ -6,8 +6,8 @@
 //! With datagrams of 1,200 bytes that is a burst of 12,000 bytes. A page of 10 KiB, the handshake
 //! with a post-quantum key share, and tickets and tokens for the next connection need 13,200.
 //!
-//! The pacer derives its bucket from the window. [`Bursting`] therefore reports a larger window at
-//! first, so that the bucket starts with the bytes of the initial window. It reports the real
+//! The pacer derives its bucket from the window. [`BurstController`] therefore reports a larger window
+//! at first, so that the bucket starts with the bytes of the initial window. It reports the real
 //! window as soon as a batch of ten datagrams, quinn's largest, could exceed it.
 
 use std::any::Any;
@@ -18,8 +18,8 @@ use std::time::Instant;
 use quinn_proto::RttEstimator;
 use quinn_proto::congestion::{Controller, ControllerFactory, ControllerMetrics, CubicConfig};
 
-/// RFC 9002 section 7.2: ten datagrams, limited to the larger of 14,720 or twice a datagram. The
-/// library's default is calculated for the smallest datagrams.
+/// RFC 9002 section 7.2: ten datagrams, limited to the larger of 14,720 or twice a datagram. quinn's
+/// default is calculated for the smallest datagrams.
 const INITIAL_WINDOW: u64 = 14_720;
 
 /// The window for the pacer: its bucket holds what such a window sends in 2 ms at the assumed
@@ -33,10 +33,10 @@ const BATCH: u64 = 10;
 /// [`quinn_proto::TransportConfig::congestion_controller_factory`].
 pub struct Burst(Arc<CubicConfig>);
 
-struct Bursting {
+struct BurstController {
     inner: Box<dyn Controller>,
     /// Bytes that may still be sent before the real window applies.
-    before: u64,
+    burst_left: u64,
     /// Whether the connection is about to be closed; shared with copies of this state.
     closing: Arc<AtomicBool>,
 }
@@ -51,9 +51,9 @@ impl Default for Burst {
 
 impl ControllerFactory for Burst {
     fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
-        let before = INITIAL_WINDOW.saturating_sub(BATCH * u64::from(mtu)).max(1);
+        let burst_left = INITIAL_WINDOW.saturating_sub(BATCH * u64::from(mtu)).max(1);
         let closing = Arc::default();
-        Box::new(Bursting { inner: self.0.clone().build(now, mtu), before, closing })
+        Box::new(BurstController { inner: self.0.clone().build(now, mtu), burst_left, closing })
     }
 }
 
@@ -65,14 +65,14 @@ impl ControllerFactory for Burst {
 /// closed connection processes no acknowledgements, so the window stays full (quinn #2785, fixed by
 /// #2787, not released yet). A window above 2^32 also disables pacing.
 pub fn make_room_for_close(controller: Box<dyn Controller>) {
-    if let Ok(bursting) = controller.into_any().downcast::<Bursting>() {
-        bursting.closing.store(true, Ordering::Relaxed);
+    if let Ok(controller) = controller.into_any().downcast::<BurstController>() {
+        controller.closing.store(true, Ordering::Relaxed);
     }
 }
 
-impl Controller for Bursting {
+impl Controller for BurstController {
     fn on_sent(&mut self, now: Instant, bytes: u64, last_packet_number: u64) {
-        self.before = self.before.saturating_sub(bytes);
+        self.burst_left = self.burst_left.saturating_sub(bytes);
         self.inner.on_sent(now, bytes, last_packet_number);
     }
 
@@ -112,7 +112,7 @@ impl Controller for Bursting {
     }
 
     fn window(&self) -> u64 {
-        match self.before {
+        match self.burst_left {
             _ if self.closing.load(Ordering::Relaxed) => u64::MAX,
             0 => self.inner.window(),
             _ => BURST_WINDOW,
@@ -125,7 +125,7 @@ impl Controller for Bursting {
 
     fn clone_box(&self) -> Box<dyn Controller> {
         let (inner, closing) = (self.inner.clone_box(), self.closing.clone());
-        Box::new(Self { inner, before: self.before, closing })
+        Box::new(Self { inner, burst_left: self.burst_left, closing })
     }
 
     /// The window from which the pacer starts.
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_closing_connection_has_room_through_a_copy_of_its_controller() {
+    fn make_room_for_close_acts_through_a_copy_of_the_controller() {
         let controller = Arc::new(Burst::default()).build(Instant::now(), 1200);
         assert_eq!(controller.window(), BURST_WINDOW);
         make_room_for_close(controller.clone_box());

@@ -9,7 +9,7 @@ use quinn_proto::crypto::{self, ExportKeyingMaterialError, HeaderKey, KeyPair, K
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectionId, Side, TransportError};
 
-use crate::early_bytes::Counting;
+use crate::early_bytes::CountingKey;
 use crate::initial;
 use crate::resumption::{Prepared, Resumption, ResumptionInbox};
 use crate::session::{self, Handshaking, INTERNAL_ERROR, Step};
@@ -21,10 +21,9 @@ pub(crate) struct ClientSession {
     inbox: ResumptionInbox,
     /// The server's transport parameters on the connection that is resumed.
     remembered: Option<TransportParameters>,
-    /// Whether early data was offered.
-    offered: bool,
-    /// Why the server refused it.
-    refused: Option<EarlyDataReason>,
+    early_data_offered: bool,
+    /// Why the server refused early data.
+    refusal: Option<EarlyDataReason>,
     handshake_data_reported: bool,
 }
 
@@ -47,12 +46,12 @@ impl ClientSession {
             sessions,
             inbox,
             remembered: parameters,
-            offered: false,
-            refused: None,
+            early_data_offered: false,
+            refusal: None,
             handshake_data_reported: false,
         };
         session.advance()?;
-        session.offered = session.tls.in_early_data();
+        session.early_data_offered = session.tls.in_early_data();
         session.tls.log_keys();
         Ok(session)
     }
@@ -65,7 +64,7 @@ impl ClientSession {
                     return Err(session::error(INTERNAL_ERROR, "a client has no tickets to open"));
                 }
                 Step::EarlyDataRefused => {
-                    self.refused = Some(quic_support::early_data_reason(&self.tls.ssl));
+                    self.refusal = Some(quic_support::early_data_reason(&self.tls.ssl));
                     // SAFETY: the connection signals the refusal, the only state in which BoringSSL
                     // allows this call.
                     unsafe { ffi::SSL_reset_early_data_reject(self.tls.ssl.as_ptr()) };
@@ -94,13 +93,13 @@ impl ClientSession {
     }
 
     fn facts(&self) -> Handshake {
-        let early_data = match (self.offered, self.refused) {
+        let early_data = match (self.early_data_offered, self.refusal) {
             (false, _) => EarlyData::NotOffered,
             (true, Some(_)) => EarlyData::Refused,
             (true, None) if self.tls.is_complete() && self.accepted() => EarlyData::Accepted,
             (true, None) => EarlyData::Pending,
         };
-        let reason = self.refused.unwrap_or_else(|| quic_support::early_data_reason(&self.tls.ssl));
+        let reason = self.refusal.unwrap_or_else(|| quic_support::early_data_reason(&self.tls.ssl));
         quic_support::client_handshake(&self.tls.ssl, early_data, reason)
     }
 }
@@ -123,11 +122,11 @@ impl crypto::Session for ClientSession {
 
     fn early_crypto(&self) -> Option<(Box<dyn HeaderKey>, Box<dyn PacketKey>)> {
         let (header, packet) = self.tls.early_keys()?;
-        Some((header, Box::new(Counting::new(packet, self.inbox.early_counter()))))
+        Some((header, Box::new(CountingKey::new(packet, self.inbox.early_counter()))))
     }
 
     fn early_data_accepted(&self) -> Option<bool> {
-        Some(self.refused.is_none() && self.accepted())
+        Some(self.refusal.is_none() && self.accepted())
     }
 
     fn is_handshaking(&self) -> bool {

@@ -5,24 +5,24 @@ use bytes::BytesMut;
 use firstflight_wire::{Frame, frames};
 use quinn_proto::crypto::{self, CryptoError};
 
-/// How many bytes of streams have left under 0-RTT keys.
+/// Counts the bytes of streams that were sent under 0-RTT keys.
 pub(crate) type EarlyBytes = Arc<AtomicUsize>;
 
-/// A client's 0-RTT key, which counts what it seals. Only here it is known what became early data:
-/// quinn takes more from the application than the remembered limits and the congestion window let
-/// it send before the handshake is complete.
-pub(crate) struct Counting {
+/// A client's 0-RTT key that counts the stream bytes it seals. quinn accepts more from the application
+/// than the remembered limits and the congestion window let it send before the handshake is complete,
+/// so only sealed packets show what became early data.
+pub(crate) struct CountingKey {
     key: Box<dyn crypto::PacketKey>,
     count: EarlyBytes,
 }
 
-impl Counting {
+impl CountingKey {
     pub(crate) fn new(key: Box<dyn crypto::PacketKey>, count: EarlyBytes) -> Self {
         Self { key, count }
     }
 }
 
-impl crypto::PacketKey for Counting {
+impl crypto::PacketKey for CountingKey {
     fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
         let end = buf.len().saturating_sub(self.key.tag_len());
         let payload = buf.get(header_len..end).unwrap_or_default();
@@ -69,14 +69,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rfc9000_19_8_stream_frames_are_counted_and_others_passed_over() {
+    fn rfc9000_19_8_only_the_data_of_stream_frames_is_counted() {
         let mut packet = vec![0x01, 0x10, 0x20, 0x12, 0x04];
         packet.extend([0x0b, 0x00, 0x05]);
         packet.extend(b"hello");
         packet.extend([0x18, 0x01, 0x00, 0x08]);
         packet.extend([7; 24]);
         packet.extend([0x0e, 0x02, 0x40, 0x64, 0x02, 1, 2]);
-        // Without a length it goes to the end; zeros of its data are no padding.
+        // Without a length, the data extends to the end of the packet; its zeros are not padding.
         packet.extend([0x08, 0x06, 0, 0, 0]);
         assert_eq!(stream_bytes(&packet), 10);
         // Padding in front.
@@ -85,7 +85,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_counted_or_left(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_payload_is_counted_without_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
             prop_assert!(stream_bytes(&bytes) <= bytes.len());
         }
     }

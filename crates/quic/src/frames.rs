@@ -18,7 +18,7 @@ pub struct TooLong {
     length: u64,
 }
 
-/// A frame that its stream does not hold to its end.
+/// A stream that ended within a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the stream ends within a frame")]
 pub struct Truncated;
@@ -32,7 +32,7 @@ pub(crate) struct Frames {
     /// The bytes of the current frame's header that have arrived.
     header: Vec<u8>,
     /// Data for the library, in order.
-    passed: VecDeque<Bytes>,
+    output: VecDeque<Bytes>,
     pub(crate) backlog: Backlog,
 }
 
@@ -43,13 +43,13 @@ enum State {
     Skip { left: u64 },
 }
 
-/// The DATA frames that the library got and the application has not read.
+/// The DATA frames that the library has and the application has not read yet.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     frames: VecDeque<u64>,
     cost: u64,
-    /// Bytes that the application has read so far.
-    handed_on: u64,
+    /// DATA bytes that the application has read so far.
+    delivered: u64,
 }
 
 impl Frames {
@@ -58,7 +58,7 @@ impl Frames {
             limit,
             state: State::Header,
             header: Vec::new(),
-            passed: VecDeque::new(),
+            output: VecDeque::new(),
             backlog: Backlog::default(),
         }
     }
@@ -67,11 +67,11 @@ impl Frames {
     ///
     /// # Errors
     /// [`TooLong`].
-    pub(crate) fn feed(&mut self, mut chunk: Bytes) -> Result<(), TooLong> {
+    pub(crate) fn push(&mut self, mut chunk: Bytes) -> Result<(), TooLong> {
         while !chunk.is_empty() {
             match self.state {
                 State::Header => match header(&chunk).filter(|_| self.header.is_empty()) {
-                    // Most headers arrive whole, and leave in one piece with what follows.
+                    // Most headers arrive complete, and are passed in one piece with the payload.
                     Some((kind, length, size)) => {
                         self.start_frame(kind, length)?;
                         let count = at_most(length, chunk.len() - size);
@@ -97,10 +97,10 @@ impl Frames {
 
     /// Returns the next data for the library.
     pub(crate) fn next(&mut self) -> Option<Bytes> {
-        self.passed.pop_front()
+        self.output.pop_front()
     }
 
-    /// Handles the end of the stream. The library would take the part of a DATA frame for all of it.
+    /// Handles the end of the stream. The library would accept a truncated DATA frame as complete.
     ///
     /// # Errors
     /// [`Truncated`] (RFC 9114 section 7.1).
@@ -112,18 +112,18 @@ impl Frames {
     }
 
     fn start_frame(&mut self, kind: u64, length: u64) -> Result<(), TooLong> {
-        let passes = match kind {
+        let is_passed = match kind {
             DATA => length > 0,
             _ => KNOWN.contains(&kind),
         };
-        if passes && kind != DATA && length > self.limit {
+        if is_passed && kind != DATA && length > self.limit {
             return Err(TooLong { kind, length });
         }
-        if passes && kind == DATA {
-            self.backlog.passed(length);
+        if is_passed && kind == DATA {
+            self.backlog.add(length);
         }
         self.state =
-            if passes { State::Pass { left: length } } else { State::Skip { left: length } };
+            if is_passed { State::Pass { left: length } } else { State::Skip { left: length } };
         Ok(())
     }
 
@@ -133,7 +133,7 @@ impl Frames {
         *left -= count as u64;
         let is_last = *left == 0;
         if let State::Pass { .. } = self.state {
-            self.passed.push_back(piece);
+            self.output.push_back(piece);
         }
         if is_last {
             self.state = State::Header;
@@ -143,19 +143,19 @@ impl Frames {
 }
 
 impl Backlog {
-    fn passed(&mut self, length: u64) {
+    fn add(&mut self, length: u64) {
         self.frames.push_back(length);
         self.cost += length.saturating_add(FRAME_COST);
     }
 
-    /// Returns whether reading has to pause because of the frames in the library. `handed_on` is
+    /// Returns whether reading has to pause because of the frames in the library. `delivered` is
     /// the number of DATA bytes that the library has delivered so far.
-    pub(crate) fn is_full(&mut self, handed_on: u64) -> bool {
-        let mut fresh = handed_on - self.handed_on;
-        self.handed_on = handed_on;
+    pub(crate) fn is_full(&mut self, delivered: u64) -> bool {
+        let mut newly_delivered = delivered - self.delivered;
+        self.delivered = delivered;
         while let Some(left) = self.frames.front_mut() {
-            let count = fresh.min(*left);
-            fresh -= count;
+            let count = newly_delivered.min(*left);
+            newly_delivered -= count;
             *left -= count;
             self.cost -= count;
             if *left > 0 {
@@ -168,7 +168,8 @@ impl Backlog {
     }
 }
 
-/// Returns type and length of a frame, and the length of its header, once it is complete.
+/// Parses a frame header. Returns the frame's type and length, and the header's length, or `None` if
+/// the header is incomplete.
 fn header(bytes: &[u8]) -> Option<(u64, u64, usize)> {
     let mut input = Input(bytes);
     let (kind, length) = (input.varint()?, input.varint()?);
@@ -181,8 +182,8 @@ fn at_most(left: u64, available: usize) -> usize {
 
 const DATA: u64 = 0;
 
-/// HEADERS, CANCEL_PUSH, SETTINGS, PUSH_PROMISE, GOAWAY, MAX_PUSH_ID, and those of HTTP/2 that are
-/// forbidden (RFC 9114 section 7.2): the library handles them.
+/// HEADERS, CANCEL_PUSH, SETTINGS, PUSH_PROMISE, GOAWAY, MAX_PUSH_ID, and the frames of
+/// HTTP/2 that are forbidden (RFC 9114 section 7.2): the library handles them.
 const KNOWN: [u64; 10] = [1, 3, 4, 5, 7, 0xd, 2, 6, 8, 9];
 
 /// Estimated memory of a frame in addition to its bytes.
@@ -207,14 +208,14 @@ mod tests {
         frame
     }
 
-    /// What passes of these bytes if they arrive in pieces of these lengths.
-    fn passes(limit: u64, bytes: &[u8], pieces: &[usize]) -> Result<Vec<u8>, TooLong> {
+    /// The filtered bytes if `bytes` arrive in pieces of these lengths.
+    fn filter(limit: u64, bytes: &[u8], pieces: &[usize]) -> Result<Vec<u8>, TooLong> {
         let mut frames = Frames::new(limit);
         let (mut rest, mut out) = (bytes, Vec::new());
         let mut lengths = pieces.iter().cycle();
         while !rest.is_empty() {
             let count = lengths.next().map_or(rest.len(), |length| (*length).clamp(1, rest.len()));
-            frames.feed(Bytes::copy_from_slice(&rest[..count]))?;
+            frames.push(Bytes::copy_from_slice(&rest[..count]))?;
             rest = &rest[count..];
             while let Some(piece) = frames.next() {
                 assert!(!piece.is_empty());
@@ -231,7 +232,7 @@ mod tests {
         let bytes = [&unknown[..], &head, &unknown, &frame(0, b""), &frame(0, b"data")].concat();
         let expected = [head, frame(0, b"data")].concat();
         for pieces in [&[1][..], &[7, 1000], &[1_000_000]] {
-            assert_eq!(passes(10, &bytes, pieces), Ok(expected.clone()));
+            assert_eq!(filter(10, &bytes, pieces), Ok(expected.clone()));
         }
     }
 
@@ -239,10 +240,10 @@ mod tests {
     fn long_header_sections_are_refused_by_the_frame_header() {
         for kind in KNOWN {
             let header = &frame(kind, &[0; 11])[..16];
-            assert_eq!(passes(10, header, &[]), Err(TooLong { kind, length: 11 }));
-            assert_eq!(passes(11, header, &[]), Ok(header.to_vec()));
+            assert_eq!(filter(10, header, &[]), Err(TooLong { kind, length: 11 }));
+            assert_eq!(filter(11, header, &[]), Ok(header.to_vec()));
         }
-        assert!(passes(10, &frame(DATA, &[0; 11]), &[]).is_ok(), "a body may be long");
+        assert!(filter(10, &frame(DATA, &[0; 11]), &[]).is_ok(), "a body may be long");
     }
 
     #[test]
@@ -251,7 +252,7 @@ mod tests {
             let whole = frame(kind, b"payload");
             for length in 0..=whole.len() {
                 let mut frames = Frames::new(100);
-                frames.feed(Bytes::copy_from_slice(&whole[..length])).unwrap();
+                frames.push(Bytes::copy_from_slice(&whole[..length])).unwrap();
                 let expected =
                     if length == 0 || length == whole.len() { Ok(()) } else { Err(Truncated) };
                 assert_eq!(frames.end(), expected, "{kind} {length}");
@@ -264,7 +265,7 @@ mod tests {
         let mut frames = Frames::new(10);
         let mut count = 0;
         while !frames.backlog.is_full(0) {
-            frames.feed(frame(0, b"x").into()).unwrap();
+            frames.push(frame(0, b"x").into()).unwrap();
             count += 1;
         }
         assert!((1000..3000).contains(&count), "{count}");
@@ -274,13 +275,13 @@ mod tests {
         );
         // One frame never fills the backlog: it is delivered as it arrives.
         let mut frames = Frames::new(10);
-        frames.feed(Bytes::copy_from_slice(&frame(0, &[0; 1 << 20])[..1 << 19])).unwrap();
+        frames.push(Bytes::copy_from_slice(&frame(0, &[0; 1 << 20])[..1 << 19])).unwrap();
         assert!(!frames.backlog.is_full(0));
     }
 
     proptest! {
         #[test]
-        fn the_sizes_of_the_pieces_make_no_difference(
+        fn the_result_does_not_depend_on_the_sizes_of_the_pieces(
             kinds in prop::collection::vec((0_u64..16, 0_usize..40), 0..12),
             cut in 0_usize..400,
             pieces in prop::collection::vec(1_usize..50, 1..8),
@@ -288,12 +289,14 @@ mod tests {
             let all: Vec<u8> =
                 kinds.iter().flat_map(|(kind, length)| frame(*kind, &vec![7; *length])).collect();
             let bytes = &all[..cut.min(all.len())];
-            prop_assert_eq!(passes(30, bytes, &pieces), passes(30, bytes, &[]));
+            prop_assert_eq!(filter(30, bytes, &pieces), filter(30, bytes, &[]));
         }
 
         #[test]
-        fn any_bytes_pass_or_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let _ = passes(100, &bytes, &[13]);
+        fn any_bytes_are_filtered_without_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..300),
+        ) {
+            let _ = filter(100, &bytes, &[13]);
         }
     }
 }

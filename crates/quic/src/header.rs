@@ -5,30 +5,30 @@ use quinn_proto::crypto;
 
 use crate::suite::{Secret, Suite};
 
-/// Bytes of ciphertext that the mask is made of, in all suites.
+/// Length of the ciphertext sample from which the mask is computed, in all suites.
 pub(crate) const SAMPLE: usize = 16;
 
 /// Header protection in one direction (RFC 9001 section 5.4). It stays the same over key updates.
 /// Cheap to clone.
 #[derive(Clone)]
 pub(crate) enum HeaderKey {
-    /// RFC 9001 section 5.4.3. Shared: it is 244 bytes long.
+    /// RFC 9001 section 5.4.3. Shared, since it has 244 bytes.
     Aes(Arc<AesKey>),
     /// RFC 9001 section 5.4.4.
     ChaCha20(Arc<Secret>),
 }
 
-/// A key schedule of AES for encryption alone.
+/// An AES key schedule for encryption.
 pub(crate) struct AesKey(ffi::AES_KEY);
 
 impl AesKey {
-    /// The schedule is written where it stays. The key is its first part, and moving it would leave
-    /// a copy on the stack.
+    /// Writes the schedule at its final place on the heap: it starts with the key, and moving it would
+    /// leave a copy on the stack.
     fn new(key: &[u8]) -> Arc<Self> {
         let mut schedule = Arc::<Self>::new_uninit();
-        let place = Arc::get_mut(&mut schedule).expect("nobody else has it yet");
+        let place = Arc::get_mut(&mut schedule).expect("not shared yet");
         // SAFETY: the key is readable for its length. The structure has one field, so its place is
-        // that of the field; it is written only, and on success it is whole.
+        // that of the field; it is only written to, and initialized on success.
         unsafe {
             let bits = key.len() as u32 * 8;
             let place: *mut ffi::AES_KEY = &raw mut (*place.as_mut_ptr()).0;
@@ -59,7 +59,7 @@ impl HeaderKey {
     fn mask(&self, sample: &[u8; SAMPLE]) -> [u8; 5] {
         let mut out = [0; SAMPLE];
         match self {
-            // SAFETY: one block in, one block out, and a whole key schedule.
+            // SAFETY: one block in, one block out, and a complete key schedule.
             Self::Aes(key) => unsafe {
                 ffi::AES_encrypt(sample.as_ptr(), out.as_mut_ptr(), &key.0);
             },
@@ -81,15 +81,15 @@ impl HeaderKey {
         [out[0], out[1], out[2], out[3], out[4]]
     }
 
-    /// The mask for a packet whose packet number starts at `pn_offset`. `None`: the packet is too
-    /// short for a sample (RFC 9001 section 5.4.2).
+    /// The mask for a packet whose packet number starts at `pn_offset`. Returns `None` if the packet is
+    /// too short for a sample (RFC 9001 section 5.4.2).
     fn mask_for(&self, pn_offset: usize, packet: &[u8]) -> Option<[u8; 5]> {
         let sample = packet.get(pn_offset + 4..)?.first_chunk()?;
         Some(self.mask(sample))
     }
 }
 
-/// How many bits of the first byte are protected: reserved bits (and key phase) and the length of
+/// Which bits of the first byte are protected: reserved bits (and key phase) and the length of
 /// the packet number.
 fn protected_bits(first: u8) -> u8 {
     if first & 0x80 != 0 { 0x0f } else { 0x1f }

@@ -8,7 +8,7 @@ use crate::header::HeaderKey;
 use crate::packet::{Aead, PacketKey, TAG};
 use crate::suite::{Secret, Suite};
 
-/// The one version that is spoken: RFC 9000.
+/// The only supported version (RFC 9000).
 pub(crate) const VERSION_1: u32 = 1;
 
 /// RFC 9001 section 5.2.
@@ -30,7 +30,7 @@ pub(crate) fn initial_secrets(dst_cid: &[u8]) -> (Secret, Secret) {
     (initial.derive("client in"), initial.derive("server in"))
 }
 
-/// The keys for Initial packets, by the destination connection id of the client's first.
+/// The keys for Initial packets, by the destination connection id of the client's first packet.
 pub(crate) fn initial_keys(dst_cid: &[u8], side: Side) -> Keys {
     let (client, server) = initial_secrets(dst_cid);
     match side {
@@ -74,7 +74,7 @@ impl ServerKeys {
 }
 
 impl RecentInitials {
-    /// Derives the keys for a first packet, and keeps them for its connection.
+    /// Derives the keys for a first packet, and stores them for its connection.
     pub(crate) fn derive(&self, dst_cid: &ConnectionId) -> Keys {
         let derived = ServerKeys::new(*dst_cid);
         let keys = derived.keys();
@@ -86,7 +86,7 @@ impl RecentInitials {
         keys
     }
 
-    /// Takes the keys for a connection, if they are still there.
+    /// Takes the keys for a connection, if they are still stored.
     pub(crate) fn take(&self, dst_cid: &ConnectionId) -> Option<Keys> {
         let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let at = recent.iter().rposition(|keys| keys.dst_cid == *dst_cid)?;
@@ -94,7 +94,7 @@ impl RecentInitials {
     }
 }
 
-/// As many as arrive between a client's first packet and its connection.
+/// Maximum number of clients whose first packet has arrived and whose connection has not started.
 const MAX_RECENT_INITIALS: usize = 64;
 
 /// Keys of one packet space for both directions.
@@ -111,8 +111,8 @@ pub(crate) fn key_pairs(local: &Secret, remote: &Secret) -> Keys {
     }
 }
 
-/// The Retry Integrity Tag (RFC 9001 section 5.8) over a Retry packet given in pieces, the tag left
-/// out.
+/// The Retry Integrity Tag (RFC 9001 section 5.8) of a Retry packet, whose bytes before the tag are
+/// passed in pieces.
 pub(crate) fn retry_tag(orig_dst_cid: &[u8], packet: &[&[u8]]) -> [u8; TAG] {
     let mut pseudo = Vec::with_capacity(256);
     pseudo.push(orig_dst_cid.len() as u8);
@@ -123,10 +123,10 @@ pub(crate) fn retry_tag(orig_dst_cid: &[u8], packet: &[&[u8]]) -> [u8; TAG] {
     Aead::new(Suite::Aes128Gcm, &RETRY_KEY).seal(&RETRY_NONCE, &pseudo, &mut [])
 }
 
-/// Whether a Retry packet's tag, the last bytes of `payload`, is right.
+/// Whether a Retry packet's tag, the last bytes of `payload`, is valid.
 pub(crate) fn is_valid_retry(orig_dst_cid: &[u8], header: &[u8], payload: &[u8]) -> bool {
     let Some(token_len) = payload.len().checked_sub(TAG) else { return false };
     let (token, tag) = payload.split_at(token_len);
-    // The key is public: there is nothing that a comparison in constant time would hide.
+    // The key is public, so the comparison need not take constant time.
     retry_tag(orig_dst_cid, &[header, token]) == tag
 }

@@ -29,7 +29,7 @@ impl LatePacketKey {
     }
 
     /// A key of a known secret, derived when it is first used.
-    pub(crate) fn of(secret: &Secret) -> Self {
+    pub(crate) fn from_secret(secret: &Secret) -> Self {
         Self::new(secret.suite, Arc::new(secret.clone().into()), 0)
     }
 
@@ -72,8 +72,8 @@ impl crypto::PacketKey for LatePacketKey {
     }
 }
 
-/// The same for header protection. Before the secret is available, a packet is left unchanged, and
-/// then fails to decrypt.
+/// As [`LatePacketKey`], for header protection. Before the secret is available, a packet is left
+/// unchanged, and then fails to decrypt.
 pub(crate) struct LateHeaderKey {
     secret: LateSecret,
     key: OnceLock<HeaderKey>,

@@ -8,8 +8,8 @@
 //! AddressTokens      seals Retry and NEW_TOKEN tokens under the ticket keys
 //!   └ SpentTokens      accepts each token once
 //! Steering           selects the worker of a datagram by its connection id
-//!   └ IdMark    marks connection ids of one process, for upgrades
-//! Inflow             bounds what an HTTP/3 peer makes the library buffer
+//!   └ IdMark             marks connection ids of one process, for upgrades
+//! StreamFilter       limits what an HTTP/3 peer can make the library buffer
 //! Burst              a congestion controller whose first burst is the initial window
 //! ```
 //!
@@ -30,22 +30,22 @@
 //! # Design notes
 //!
 //! **Why quinn, and BoringSSL below it.** quinn has address tokens (NEW_TOKEN), an interface for
-//! other crypto libraries, and state machines without sockets (quinn-proto). Its own crypto is rustls, which allows 0-RTT only with
-//! sessions that are stored in one process. With BoringSSL, QUIC uses the same tickets and ticket
-//! keys as TLS over TCP, and the same reasons for refusals.
+//! other crypto libraries, and state machines without sockets (quinn-proto). Its own crypto is
+//! rustls, which allows 0-RTT only with sessions that are stored in one process. With BoringSSL, QUIC
+//! uses the same tickets and ticket keys as TLS over TCP, and the same reasons for refusals.
 //!
 //! **Claims are settled before TLS responds.** As over TCP, a flight's claim is settled before
 //! anything is sent. But quinn's crypto interface is synchronous: a connection cannot wait in the
 //! middle of its ClientHello.
 //!
-//! - A register in this process is asked directly: the session calls its [`EarlyDataJudge`] between
+//! - A register in this process is queried directly: the session calls its [`EarlyDataJudge`] between
 //!   the ClientHello and the first byte of the response.
 //! - A register in a store has to be awaited. [`FirstFlights`] reads each datagram before quinn does.
 //!   quinn announces a new connection (`Incoming`) before it processes it, and buffers further
 //!   datagrams meanwhile. During this pause, [`ServerCrypto::preview`] processes the ClientHello on a
 //!   temporary connection, which yields the flight's digest and ticket age after its binder was
-//!   verified. Then the store is asked. Then the connection starts, with a decider that accepts only
-//!   that flight. So the second reader decides nothing: if quinn sees another ClientHello, early data
+//!   verified. Then the store is queried. Then the connection starts, with a judge that accepts only
+//!   that flight. So a preview alone decides nothing: if quinn sees another ClientHello, early data
 //!   is refused.
 //!
 //! A refusal restarts the handshake from the same ClientHello, as over TCP. The temporary connection
@@ -67,7 +67,6 @@ mod early_bytes;
 mod first_flight;
 mod frames;
 mod header;
-mod inflow;
 mod initial;
 mod late;
 mod mark;
@@ -83,6 +82,7 @@ mod server_config;
 mod server_session;
 mod session;
 mod steering;
+mod stream_filter;
 mod suite;
 #[doc(hidden)]
 pub mod test_packets;
@@ -93,7 +93,6 @@ pub use client::ClientCrypto;
 pub use first_flight::{FirstFlight, FirstFlights, FirstFlightsLimits};
 pub use firstflight_tls::Handshake;
 pub use frames::{TooLong, Truncated};
-pub use inflow::Inflow;
 pub use mark::IdMark;
 pub use reset::ResetKey;
 pub use resumption::{Remembered, Resumption, ResumptionInbox};
@@ -101,4 +100,5 @@ pub use server::{FirstFlightPreview, ServerCrypto};
 pub use server_config::{ConnectionOptions, NegotiationObserver};
 pub use server_session::EarlyDataJudge;
 pub use steering::Steering;
+pub use stream_filter::StreamFilter;
 pub use tokens::{AddressTokens, SpentTokens, TokenSerial};

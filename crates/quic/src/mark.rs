@@ -3,7 +3,7 @@ use std::fmt;
 use quinn_proto::crypto::HmacKey;
 
 use crate::ResetKey;
-use crate::steering::{ID, id_of};
+use crate::steering::{CID_LEN, from_destination_cid};
 
 /// Marks the connection ids of one process, so that its successor on the same sockets can recognize
 /// its packets. The last three bytes are a MAC of the others, under a key that only the two processes
@@ -22,22 +22,22 @@ impl IdMark {
 
     /// Whether the datagram's destination connection id has the mark.
     pub fn is_on(&self, datagram: &[u8]) -> bool {
-        let id = id_of(datagram).and_then(<[u8]>::first_chunk::<ID>);
-        id.is_some_and(|id| id[FREE..] == self.code(id))
+        let id = from_destination_cid(datagram).and_then(<[u8]>::first_chunk::<CID_LEN>);
+        id.is_some_and(|id| id[UNMARKED_LEN..] == self.mac(id))
     }
 
     /// Marks an id.
-    pub(crate) fn put(&self, id: &mut [u8; ID]) {
-        let code = self.code(id);
-        id[FREE..].copy_from_slice(&code);
+    pub(crate) fn apply(&self, id: &mut [u8; CID_LEN]) {
+        let mac = self.mac(id);
+        id[UNMARKED_LEN..].copy_from_slice(&mac);
     }
 
-    fn code(&self, id: &[u8; ID]) -> [u8; CODE] {
+    fn mac(&self, id: &[u8; CID_LEN]) -> [u8; MAC_LEN] {
         let mut signature = [0; 32];
-        self.0.sign(&id[..FREE], &mut signature);
-        let mut code = [0; CODE];
-        code.copy_from_slice(&signature[..CODE]);
-        code
+        self.0.sign(&id[..UNMARKED_LEN], &mut signature);
+        let mut mac = [0; MAC_LEN];
+        mac.copy_from_slice(&signature[..MAC_LEN]);
+        mac
     }
 }
 
@@ -47,9 +47,10 @@ impl fmt::Debug for IdMark {
     }
 }
 
-const CODE: usize = 3;
-/// What is left to steer by and to be random.
-const FREE: usize = ID - CODE;
+/// Length of the MAC.
+const MAC_LEN: usize = 3;
+/// Length of the unmarked part, which selects the worker and is random otherwise.
+const UNMARKED_LEN: usize = CID_LEN - MAC_LEN;
 
 #[cfg(test)]
 mod tests {
@@ -57,14 +58,14 @@ mod tests {
     use crate::Steering;
 
     #[test]
-    fn marked_ids_are_told_from_others_in_either_header() {
+    fn marked_ids_are_recognized_in_long_and_short_headers() {
         let (ours, theirs) = (IdMark::new([1; 32]), IdMark::new([2; 32]));
         let steering = Steering::new(3);
         let mut ids = steering.marked_ids(2, ours.clone());
         for _ in 0..200 {
             let id = ids.generate_cid();
             let short = [&[0x40], &id[..], &[0; 20]].concat();
-            let long = [&[0xe0, 0, 0, 0, 1, ID as u8], &id[..], &[0; 20]].concat();
+            let long = [&[0xe0, 0, 0, 0, 1, CID_LEN as u8], &id[..], &[0; 20]].concat();
             assert!(ours.is_on(&short) && ours.is_on(&long));
             assert!(!theirs.is_on(&short) && !theirs.is_on(&long));
             assert_eq!((steering.worker(&short), steering.worker(&long)), (2, 2));
@@ -72,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_short_for_an_id_bears_no_mark() {
+    fn a_datagram_too_short_for_a_connection_id_has_no_mark() {
         let mark = IdMark::new([1; 32]);
         let id = Steering::new(1).marked_ids(0, mark.clone()).generate_cid();
         let short = [&[0x40], &id[..]].concat();

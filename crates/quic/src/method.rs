@@ -1,4 +1,5 @@
-//! The library's side of TLS over QUIC: what it hands out instead of records.
+//! The callbacks through which BoringSSL provides secrets and handshake messages to QUIC, in place of
+//! records.
 
 use std::os::raw::c_int;
 use std::slice;
@@ -38,12 +39,12 @@ impl Level {
     }
 }
 
-/// What a connection has handed out and nobody has taken yet.
+/// A connection's output that was not taken yet.
 #[derive(Default)]
 pub(crate) struct PendingOutput {
-    /// By level.
+    /// Read secrets, by level.
     pub(crate) read: [Option<Secret>; 4],
-    /// By level.
+    /// Write secrets, by level.
     pub(crate) write: [Option<Secret>; 4],
     /// Handshake messages for the peer, by level.
     pub(crate) messages: [Vec<u8>; 4],
@@ -75,8 +76,8 @@ static METHOD: ffi::SSL_QUIC_METHOD = ffi::SSL_QUIC_METHOD {
     send_alert: Some(send_alert),
 };
 
-/// Makes the connections of a context speak QUIC. Lines for the key log are kept with the
-/// connection: those of a handshake that does not count are never written.
+/// Makes the connections of a context use QUIC. Key log lines are stored with the connection, so the
+/// lines of a discarded handshake are never written.
 pub(crate) fn install(context: &mut SslContextBuilder, key_log: Option<&Arc<dyn KeyLog>>) {
     // SAFETY: the context is valid, and the method is static.
     let done = unsafe { ffi::SSL_CTX_set_quic_method(context.as_ptr(), &METHOD) };
@@ -87,16 +88,18 @@ pub(crate) fn install(context: &mut SslContextBuilder, key_log: Option<&Arc<dyn 
     }
 }
 
-/// The connection for which the library calls.
+/// The connection that is the argument of a callback.
 ///
-/// SAFETY of the callers: `ssl` comes from the library, which calls back only while it is valid.
+/// # Safety
+/// `ssl` must come from BoringSSL, which calls back only while the connection is valid.
 unsafe fn connection<'a>(ssl: *mut ffi::SSL) -> &'a SslRef {
     // SAFETY: see above.
     unsafe { SslRef::from_ptr(ssl) }
 }
 
 /// # Safety
-/// As the library calls `set_read_secret` and `set_write_secret`.
+/// `cipher` must be valid and `secret` readable for `secret_len` bytes, as in the callbacks
+/// `set_read_secret` and `set_write_secret`.
 unsafe fn secret(
     cipher: *const ffi::SSL_CIPHER,
     secret: *const u8,

@@ -7,7 +7,7 @@ use quinn_proto::crypto::{self, CryptoError};
 
 use crate::suite::{Secret, Suite};
 
-/// Bytes of the tag, in all suites.
+/// Length of the tag, in all suites.
 pub(crate) const TAG: usize = 16;
 const NONCE: usize = 12;
 
@@ -24,11 +24,11 @@ impl Aead {
     pub(crate) fn new(suite: Suite, key: &[u8]) -> Self {
         // SAFETY: the key is readable for its length.
         let context = unsafe { ffi::EVP_AEAD_CTX_new(suite.aead(), key.as_ptr(), key.len(), TAG) };
-        Self(NonNull::new(context).expect("a key of the suite's length, and memory"))
+        Self(NonNull::new(context).expect("fails only for a wrong key length or without memory"))
     }
 
-    /// Seals `text` in place; returns the tag.
-    pub(crate) fn seal(&self, nonce: &[u8; NONCE], head: &[u8], text: &mut [u8]) -> [u8; TAG] {
+    /// Seals `text` in place and returns the tag. `aad` is only authenticated.
+    pub(crate) fn seal(&self, nonce: &[u8; NONCE], aad: &[u8], text: &mut [u8]) -> [u8; TAG] {
         let (mut tag, mut tag_len) = ([0; TAG], 0);
         // SAFETY: the context is valid; input and output are the same buffer, which the library
         // allows; all lengths are the buffers' own.
@@ -45,8 +45,8 @@ impl Aead {
                 text.len(),
                 std::ptr::null(),
                 0,
-                head.as_ptr(),
-                head.len(),
+                aad.as_ptr(),
+                aad.len(),
             )
         };
         assert!(done == 1 && tag_len == TAG, "sealing fails only beyond 2^36 bytes");
@@ -57,7 +57,7 @@ impl Aead {
     pub(crate) fn open(
         &self,
         nonce: &[u8; NONCE],
-        head: &[u8],
+        aad: &[u8],
         text: &mut [u8],
         tag: &[u8],
     ) -> Result<(), CryptoError> {
@@ -72,14 +72,14 @@ impl Aead {
                 text.len(),
                 tag.as_ptr(),
                 tag.len(),
-                head.as_ptr(),
-                head.len(),
+                aad.as_ptr(),
+                aad.len(),
             )
         };
         if done == 1 {
             return Ok(());
         }
-        // SAFETY: empties this thread's queue of errors, where the failure has left a word.
+        // SAFETY: clears this thread's error queue, to which the failure has added an entry.
         unsafe { ffi::ERR_clear_error() };
         Err(CryptoError)
     }
@@ -109,7 +109,7 @@ impl PacketKey {
         Self { suite: secret.suite, aead, iv }
     }
 
-    /// The nonce: the packet number, XORed on the right end of the IV.
+    /// The nonce: the packet number XORed into the end of the IV.
     fn nonce(&self, packet: u64) -> [u8; NONCE] {
         let mut nonce = self.iv;
         for (byte, number) in nonce[4..].iter_mut().zip(packet.to_be_bytes()) {

@@ -1,12 +1,11 @@
-//! Transport parameters in their encoded form: what binds early data, and the limit on connection
-//! IDs.
+//! Encoded transport parameters: those that early data depends on, and the limit on connection IDs.
 
 use boring::sha::Sha256;
 use firstflight_wire::Input;
 
-/// The parameters that a server may not lower for a client that sends early data on the strength of
-/// an older connection (RFC 9000 section 7.4.1, RFC 9221 section 3, RFC 9287 section 3.1). All
-/// others are new on each connection, or do not bind.
+/// The parameters that a server may not lower for a client that sends early data based on an earlier
+/// connection (RFC 9000 section 7.4.1, RFC 9221 section 3, RFC 9287 section 3.1). All
+/// other parameters are set anew on each connection, or do not bind.
 const BINDING: [u64; 9] = [
     0x04, // initial_max_data
     0x05, // initial_max_stream_data_bidi_local
@@ -20,8 +19,9 @@ const BINDING: [u64; 9] = [
 ];
 
 /// The early-data context of a server with these transport parameters and these settings of its
-/// application protocol: what has to be the same when a ticket comes back. The library compares
-/// whole contexts, so higher limits refuse once, too. A digest, as each ticket carries it.
+/// application protocol: what must be unchanged when a ticket is used. BoringSSL compares whole
+/// contexts, so early data is also refused after limits were raised. A digest, since each ticket
+/// carries it.
 pub(crate) fn early_data_context(wire: &[u8], settings: &[u8]) -> Vec<u8> {
     let mut binding = Vec::with_capacity(BINDING.len());
     let mut rest = wire;
@@ -43,8 +43,8 @@ pub(crate) fn early_data_context(wire: &[u8], settings: &[u8]) -> Vec<u8> {
     digest.finish().to_vec()
 }
 
-/// Connection IDs that a peer holds at once: the one of the handshake, and one to move to another
-/// path with (RFC 9000 section 9.5). A retired one is replaced.
+/// Maximum number of connection IDs that a peer holds at once: one from the handshake, and one for
+/// migration to another path (RFC 9000 section 9.5). A retired ID is replaced.
 pub(crate) const MAX_CONNECTION_IDS: u8 = 2;
 
 /// A peer's transport parameters with at most `limit` connection IDs to issue to it. An endpoint may
@@ -55,8 +55,8 @@ pub(crate) fn with_connection_id_limit(wire: &[u8], limit: u8) -> Vec<u8> {
     let mut rest = wire;
     while let Some((id, value, after)) = parameter(rest) {
         match integer(value) {
-            Some(wanted) if id == ACTIVE_CONNECTION_ID_LIMIT && wanted > limit.into() => {
-                // One byte, as each limit below 64 takes.
+            Some(stated) if id == ACTIVE_CONNECTION_ID_LIMIT && stated > limit.into() => {
+                // A limit below 64 is encoded in one byte.
                 changed.extend([ACTIVE_CONNECTION_ID_LIMIT as u8, 1, limit]);
             }
             _ => changed.extend(&rest[..rest.len() - after.len()]),
@@ -69,13 +69,13 @@ pub(crate) fn with_connection_id_limit(wire: &[u8], limit: u8) -> Vec<u8> {
 
 const ACTIVE_CONNECTION_ID_LIMIT: u64 = 0x0e;
 
-/// The first parameter (RFC 9000 section 18): id, value, and what comes after it.
+/// The first parameter (RFC 9000 section 18): its id, its value, and the bytes after it.
 fn parameter(wire: &[u8]) -> Option<(u64, &[u8], &[u8])> {
     let mut input = Input(wire);
     Some((input.varint()?, input.varint_vec()?, input.0))
 }
 
-/// The value of a parameter that is one integer.
+/// The value of an integer parameter.
 fn integer(value: &[u8]) -> Option<u64> {
     let mut input = Input(value);
     input.varint().filter(|_| input.0.is_empty())
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rfc9000_7_4_1_only_what_binds_early_data_counts_and_its_order_does_not() {
+    fn rfc9000_7_4_1_the_context_depends_on_binding_parameters_in_any_order() {
         let limits = |wire: &[u8]| early_data_context(wire, b"");
         let some = limits(&[0x04, 0x02, 0x44, 0x00, 0x08, 0x01, 0x10]);
         assert_eq!(some, limits(&[0x08, 0x01, 0x10, 0x04, 0x02, 0x44, 0x00]));
@@ -107,7 +107,7 @@ mod tests {
             (&[0x0e, 0x01, 0x08][..], &[0x0e, 0x01, 0x02][..]),
             (&[0x0e, 0x02, 0x40, 0x40], &[0x0e, 0x01, 0x02]),
             (&[0x0e, 0x01, 0x02], &[0x0e, 0x01, 0x02]),
-            // Invalid ones are for the library to refuse.
+            // Invalid limits are left for quinn to refuse.
             (&[0x0e, 0x01, 0x01], &[0x0e, 0x01, 0x01]),
             (&[0x0e, 0x02, 0x08, 0x08], &[0x0e, 0x02, 0x08, 0x08]),
             (&[0x0e, 0x04, 0x08], &[0x0e, 0x04, 0x08]),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc9114_7_2_4_2_the_protocols_settings_count_too() {
+    fn rfc9114_7_2_4_2_the_context_depends_on_the_protocols_settings() {
         let wire = [0x04, 0x02, 0x44, 0x00];
         assert_ne!(early_data_context(&wire, b"a"), early_data_context(&wire, b"b"));
     }

@@ -12,13 +12,14 @@ pub struct ResetKey([u8; 32]);
 const DIGEST: usize = 32;
 
 impl ResetKey {
-    /// From 32 secret bytes.
+    /// Creates a key from 32 secret bytes.
     pub fn new(key: [u8; 32]) -> Self {
         Self(key)
     }
 
-    /// The key of one of several ports, which have different connections: who knows an id could have
-    /// another port send its token, and end the connection (RFC 9000 section 21.11).
+    /// Derives the key of one of several ports, which have different connections. With one key for all,
+    /// whoever knows a connection id could make another port send its reset token, and end the
+    /// connection (RFC 9000 section 21.11).
     pub fn for_port(&self, address: SocketAddr) -> Self {
         let mut key = Self([0; DIGEST]);
         self.sign(address.to_string().as_bytes(), &mut key.0);
@@ -62,12 +63,12 @@ impl HmacKey for ResetKey {
     }
 
     fn verify(&self, data: &[u8], signature: &[u8]) -> Result<(), CryptoError> {
-        let mut right = [0; DIGEST];
-        self.sign(data, &mut right);
+        let mut expected = [0; DIGEST];
+        self.sign(data, &mut expected);
         // SAFETY: both are readable for the length.
         let same = signature.len() == DIGEST
             && unsafe {
-                ffi::CRYPTO_memcmp(right.as_ptr().cast(), signature.as_ptr().cast(), DIGEST) == 0
+                ffi::CRYPTO_memcmp(expected.as_ptr().cast(), signature.as_ptr().cast(), DIGEST) == 0
             };
         if same { Ok(()) } else { Err(CryptoError) }
     }
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rfc4231_4_2_and_what_is_not_signed_does_not_verify() {
+    fn rfc4231_4_2_and_other_data_or_signatures_do_not_verify() {
         let mut key = [0; 32];
         // HMAC pads a shorter key with zeros: the test case's 20 bytes of 0x0b.
         key[..20].fill(0x0b);

@@ -1,4 +1,4 @@
-//! What a client resumes with, and what it receives for the next connection.
+//! A client's state for resumption: used by a connection, and received for the next one.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ pub struct Resumption {
     pub transport_parameters: Bytes,
 }
 
-/// What one connection resumes with.
+/// What a client uses of earlier connections to the same server.
 #[derive(Clone, Debug, Default)]
 pub struct Remembered {
     /// The session to resume.
@@ -56,7 +56,7 @@ impl ResumptionInbox {
     }
 
     /// Whether there are both a ticket and a token to take.
-    pub fn has_both(&self) -> bool {
+    pub fn has_ticket_and_token(&self) -> bool {
         let inbox = self.lock();
         !inbox.resumptions.is_empty() && !inbox.tokens.is_empty()
     }
@@ -80,15 +80,15 @@ impl ResumptionInbox {
     }
 }
 
-/// The most tickets that are held.
+/// Maximum number of tickets in an inbox.
 const MAX_RESUMPTIONS: usize = 16;
 
-/// The most address tokens that are held.
+/// Maximum number of address tokens in an inbox.
 const MAX_TOKENS: usize = 4;
 
-/// Appends; drops the oldest if there are too many.
-fn keep_newest<T>(list: &mut Vec<T>, newest: T, most: usize) {
-    if list.len() >= most {
+/// Appends `newest`, and drops the oldest item if the list is full.
+fn keep_newest<T>(list: &mut Vec<T>, newest: T, max_len: usize) {
+    if list.len() >= max_len {
         list.remove(0);
     }
     list.push(newest);
@@ -110,7 +110,7 @@ impl TokenStore for Tokens {
     }
 }
 
-/// A prepared connection.
+/// A TLS connection whose handshake has not started.
 pub(crate) struct Prepared {
     pub(crate) ssl: Ssl,
     pub(crate) sessions: quic_support::SessionInbox,

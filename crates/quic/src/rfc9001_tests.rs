@@ -1,4 +1,4 @@
-//! The vectors of RFC 9001 appendix A, and what holds for all packets.
+//! The test vectors of RFC 9001 appendix A, and properties of all packets.
 
 use bytes::BytesMut;
 use proptest::prelude::*;
@@ -27,7 +27,7 @@ fn assert_keys(secret: &Secret, key: &str, iv: &str, hp: &str) {
     assert_eq!(expanded(secret, "quic hp", hp.len() / 2), hp);
 }
 
-/// A protected packet from its header, whose packet number ends it, and its payload.
+/// Protects a packet whose header ends with the packet number.
 fn protect(secret: &Secret, number: u64, header: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut packet = [header, payload, &[0; 16]].concat();
     PacketKey::new(secret).encrypt(number, &mut packet, header.len());
@@ -36,7 +36,7 @@ fn protect(secret: &Secret, number: u64, header: &[u8], payload: &[u8]) -> Vec<u
     packet
 }
 
-/// The other way round: header and payload.
+/// Removes the protection of a packet. Returns header and payload.
 fn unprotect(secret: &Secret, number: u64, pn_offset: usize, packet: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let mut packet = packet.to_vec();
     HeaderKey::new(secret).decrypt(pn_offset, &mut packet);
@@ -163,7 +163,7 @@ fn secrets() -> impl Strategy<Value = Secret> {
 
 proptest! {
     #[test]
-    fn what_is_protected_comes_back(
+    fn unprotect_returns_what_was_protected(
         secret in secrets(),
         number: u64,
         first: u8,
@@ -177,7 +177,7 @@ proptest! {
     }
 
     #[test]
-    fn rfc9001_5_3_one_flipped_bit_and_it_does_not_open(
+    fn rfc9001_5_3_a_packet_with_a_flipped_bit_does_not_decrypt(
         secret in secrets(),
         number in 0..u64::MAX,
         header in proptest::collection::vec(any::<u8>(), 1..40),
@@ -200,7 +200,7 @@ proptest! {
     }
 
     #[test]
-    fn packets_of_any_length_do_no_harm(
+    fn packets_of_any_length_are_processed_without_panic(
         secret in secrets(),
         mut packet in proptest::collection::vec(any::<u8>(), 1..60),
         pn_offset in 0..70_usize,

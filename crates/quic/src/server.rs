@@ -54,7 +54,7 @@ impl ServerCrypto {
     }
 
     /// Creates a configuration whose early data depends on these settings of the application
-    /// protocol: a ticket that was issued under others is resumed without early data (RFC 9114
+    /// protocol: a ticket that was issued under other settings is resumed without early data (RFC 9114
     /// section 7.2.4.2).
     ///
     /// # Errors
@@ -100,8 +100,8 @@ impl ServerCrypto {
         let opened = session.unwrap_or_else(|| sealer.open(offer.ticket));
         let found = match &opened {
             OpenedTicket::Session(found) | OpenedTicket::UsedUp(found) => found,
-            OpenedTicket::NeedsLookup(words) => {
-                return Ok(FirstFlightPreview::NeedsSession(words.clone()));
+            OpenedTicket::NeedsLookup(key) => {
+                return Ok(FirstFlightPreview::NeedsSession(key.clone()));
             }
             OpenedTicket::WithoutEarlyData(..)
             | OpenedTicket::AlreadyUsed

@@ -1,4 +1,4 @@
-//! quinn's view of a server's crypto configuration: it starts the sessions of connections.
+//! Implements quinn's server configuration, which starts the TLS session of each connection.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,8 +17,8 @@ pub type NegotiationObserver = Box<dyn FnOnce(Handshake) + Send + Sync>;
 /// What a server knows about a connection before it starts.
 #[derive(Default)]
 pub struct ConnectionOptions {
-    /// The session that was fetched for it, where
-    /// [`FirstFlightPreview::NeedsSession`](crate::FirstFlightPreview) requested one.
+    /// The session that was looked up for its ticket, if
+    /// [`FirstFlightPreview::NeedsSession`](crate::FirstFlightPreview) requested that.
     pub session: Option<OpenedTicket>,
     /// Whether the client's address is validated. A client whose early data is accepted then gets a
     /// second ticket, after its Finished.
@@ -27,14 +27,14 @@ pub struct ConnectionOptions {
     /// processes a ticket as soon as it has a token too, and drops both if HTTP/3's SETTINGS have not
     /// arrived. Without a validated address the token itself comes after the Finished.
     pub address_validated: bool,
-    /// Called while quinn processes the end of the ClientHello: sooner than quinn says so, which it
-    /// does after it has sent the server's first flight.
+    /// Called while quinn processes the end of the ClientHello. quinn itself reports the handshake data
+    /// only after it has sent the server's first flight.
     pub observer: Option<NegotiationObserver>,
 }
 
 impl ServerCrypto {
-    /// For one connection, whose early data `judge` decides about, with a `session` as in
-    /// [`ConnectionOptions`].
+    /// Creates quinn's configuration for one connection. `judge` decides about its early data; for
+    /// `session` see [`ConnectionOptions`].
     pub fn for_connection(
         self: &Arc<Self>,
         judge: EarlyDataJudge,
@@ -43,7 +43,7 @@ impl ServerCrypto {
         self.with_options(judge, ConnectionOptions { session, ..ConnectionOptions::default() })
     }
 
-    /// The same with more options.
+    /// As [`ServerCrypto::for_connection`], with all options.
     pub fn with_options(
         self: &Arc<Self>,
         judge: EarlyDataJudge,

@@ -27,7 +27,7 @@ pub(crate) struct ServerSession {
     early_data_context: Vec<u8>,
     /// Decides about early data; taken when called.
     judge: Option<EarlyDataJudge>,
-    /// The bytes received until then, for restarting the handshake, if it may have to be.
+    /// The bytes received before the judge's decision, if the handshake may have to be restarted.
     received_client_hello: Option<Vec<u8>>,
     handshake_data_reported: bool,
     observer: Option<NegotiationObserver>,
@@ -76,7 +76,7 @@ impl ServerSession {
         }
     }
 
-    /// Once the ClientHello has been processed: uses up its ticket, and calls the judge.
+    /// Uses up the ticket and calls the judge, once the ClientHello has been processed.
     fn decide(&mut self) -> Result<(), TransportError> {
         if quic_support::early_data_reason(&self.tls.ssl) == EarlyDataReason::Unknown {
             return Ok(());
@@ -100,8 +100,8 @@ impl ServerSession {
         decided
     }
 
-    /// Restarts the handshake from the same bytes. Drops the old connection with its flight, secrets and
-    /// key log lines.
+    /// Restarts the handshake from the same bytes. Drops the old connection with its flight, secrets
+    /// and key log lines.
     fn restart_handshake(
         &mut self,
         received_client_hello: &[u8],

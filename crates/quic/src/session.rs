@@ -17,7 +17,7 @@ use crate::packet::PacketKey;
 use crate::parameters::{MAX_CONNECTION_IDS, with_connection_id_limit};
 use crate::suite::Secret;
 
-/// The alerts that this crate raises by itself (RFC 8446 section 6).
+/// The alerts that this crate itself raises (RFC 8446 section 6).
 pub(crate) const UNEXPECTED_MESSAGE: u8 = 10;
 pub(crate) const INTERNAL_ERROR: u8 = 80;
 
@@ -54,13 +54,13 @@ pub(crate) struct Handshaking {
 /// The 1-RTT secrets of the newest key phase that quinn has keys for.
 struct Phase {
     local: Secret,
-    /// `None`: not known yet, see [`Handshaking::late`].
+    /// `None` if not known yet, see [`Handshaking::late`].
     remote: Option<Secret>,
     generation: u32,
 }
 
 impl Handshaking {
-    /// Starts on a new connection, and sets its role and transport parameters.
+    /// Prepares a new connection with its role and transport parameters.
     pub(crate) fn new(
         mut ssl: Ssl,
         side: Side,
@@ -92,7 +92,7 @@ impl Handshaking {
         }
     }
 
-    /// Takes CRYPTO bytes.
+    /// Adds received CRYPTO bytes.
     pub(crate) fn provide(&mut self, bytes: &[u8]) -> Result<(), TransportError> {
         // SAFETY: the connection is valid, and the call only reads.
         let expected = unsafe { ffi::SSL_quic_read_level(self.ssl.as_ptr()) };
@@ -159,23 +159,23 @@ impl Handshaking {
         let mut output = method::pending_output(&self.ssl);
         // A server that accepts early data has tickets before the client's Finished (RFC 8446
         // section 4.6.1).
-        let are_tickets = self.writing == Level::Application;
+        let has_tickets = self.writing == Level::Application;
         let messages = &mut output.messages[self.writing as usize];
-        let ready = match are_tickets && self.withholds_last_ticket && !self.is_complete() {
+        let ready = match has_tickets && self.withholds_last_ticket && !self.is_complete() {
             true => start_of_last_message(messages),
             false => messages.len(),
         };
         out.extend(messages.drain(..ready));
         let keys = match self.writing {
             Level::Initial => {
-                let (read, write) = take(&mut output, Level::Handshake, true)?;
+                let (read, write) = take_secrets(&mut output, Level::Handshake, true)?;
                 self.reading = Level::Handshake;
                 self.writing = Level::Handshake;
                 key_pairs(&write, &read?)
             }
             Level::Handshake => {
                 let both = self.side == Side::Client;
-                let (read, write) = take(&mut output, Level::Application, both)?;
+                let (read, write) = take_secrets(&mut output, Level::Application, both)?;
                 self.writing = Level::Application;
                 drop(output);
                 self.one_rtt_keys(read, write)
@@ -238,16 +238,17 @@ impl Handshaking {
         let phase = self.phase.as_ref()?;
         Some(KeyPair {
             // Few connections live long enough to need these.
-            local: Box::new(LatePacketKey::of(&phase.local)),
+            local: Box::new(LatePacketKey::from_secret(&phase.local)),
             remote: match &phase.remote {
-                Some(remote) => Box::new(LatePacketKey::of(remote)),
+                Some(remote) => Box::new(LatePacketKey::from_secret(remote)),
                 None => self.late_packet_key(&phase.local, phase.generation),
             },
         })
     }
 
-    /// The 0-RTT keys: for writing on a client, for reading on a server. Returns them once, as quinn
-    /// requests them and drops them after the handshake: their secret decrypts the first flight.
+    /// The 0-RTT keys: for writing on a client, for reading on a server. Returns them only once, so that
+    /// the secret, which decrypts the first flight, is not stored any longer. quinn requests them once
+    /// and drops them after the handshake.
     pub(crate) fn early_keys(
         &self,
     ) -> Option<(Box<dyn crypto::HeaderKey>, Box<dyn crypto::PacketKey>)> {
@@ -305,8 +306,13 @@ impl Handshaking {
     }
 }
 
-/// The secrets of a level, to read with and to write with, once the latter is there, or both are.
-fn take(output: &mut PendingOutput, level: Level, both: bool) -> Option<(Option<Secret>, Secret)> {
+/// Takes the read and write secrets of a level, once the write secret is known; with `both`, once both
+/// are known.
+fn take_secrets(
+    output: &mut PendingOutput,
+    level: Level,
+    both: bool,
+) -> Option<(Option<Secret>, Secret)> {
     let level = level as usize;
     if both && output.read[level].is_none() {
         return None;
@@ -315,7 +321,7 @@ fn take(output: &mut PendingOutput, level: Level, both: bool) -> Option<(Option<
     Some((output.read[level].take(), write))
 }
 
-/// Where the last of these handshake messages starts (RFC 8446 section 4: one byte of type, three of
+/// The offset of the last of these handshake messages (RFC 8446 section 4: one byte of type, three of
 /// length).
 fn start_of_last_message(messages: &[u8]) -> usize {
     let mut at = 0;
@@ -330,7 +336,7 @@ fn start_of_last_message(messages: &[u8]) -> usize {
     at
 }
 
-/// An alert with a sentence.
+/// A transport error for a TLS alert.
 pub(crate) fn error(alert: u8, reason: &str) -> TransportError {
     TransportError {
         code: TransportErrorCode::crypto(alert),
@@ -339,14 +345,14 @@ pub(crate) fn error(alert: u8, reason: &str) -> TransportError {
     }
 }
 
-/// The parameters as the wire has them.
+/// Encodes transport parameters.
 pub(crate) fn to_wire(parameters: &TransportParameters) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(128);
     parameters.write(&mut bytes);
     bytes
 }
 
-/// A peer's parameters, with few connection IDs for us to issue.
+/// Decodes a peer's transport parameters. Lowers its connection ID limit to [`MAX_CONNECTION_IDS`].
 pub(crate) fn from_wire(side: Side, wire: &[u8]) -> Result<TransportParameters, TransportError> {
     let wire = with_connection_id_limit(wire, MAX_CONNECTION_IDS);
     TransportParameters::read(side, &mut std::io::Cursor::new(wire)).map_err(TransportError::from)

@@ -14,8 +14,8 @@ use crate::IdMark;
 /// 9). By default the kernel selects a socket by addresses and ports, and a connection is lost when
 /// the client's NAT assigns a new port.
 ///
-/// Two bytes, because with one the distribution would be uneven: of 100 workers, 56 would get half as
-/// much again as the others.
+/// With one byte instead of two the distribution would be uneven: of 100 workers, 56 would get 50%
+/// more connections than the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steering {
     workers: u8,
@@ -38,7 +38,7 @@ impl Steering {
         Box::new(ConnectionIds { steering: self, worker: worker % self.workers, mark: None })
     }
 
-    /// The same with a mark on each id.
+    /// As [`Steering::connection_ids`], with a mark on each id.
     pub fn marked_ids(self, worker: u8, mark: IdMark) -> Box<dyn ConnectionIdGenerator> {
         Box::new(ConnectionIds { steering: self, worker: worker % self.workers, mark: Some(mark) })
     }
@@ -46,22 +46,22 @@ impl Steering {
     /// The worker of a datagram, as computed by [`Steering::program`]. Datagrams that are too short
     /// for a connection id go to the first worker.
     pub fn worker(self, datagram: &[u8]) -> u8 {
-        let id = id_of(datagram).and_then(<[u8]>::first_chunk);
+        let id = from_destination_cid(datagram).and_then(<[u8]>::first_chunk);
         id.map_or(0, |id| self.worker_of(*id))
     }
 
-    /// The rule as a classic BPF program for `SO_ATTACH_REUSEPORT_CBPF`, whose data starts at the
-    /// UDP payload: code, jt, jf, k. It returns the index of the socket in the order in which they
-    /// were bound.
+    /// The rule as a classic BPF program for `SO_ATTACH_REUSEPORT_CBPF`, as tuples of code, jt, jf and
+    /// k. Offsets count from the UDP payload. The program returns the index of the socket in the order
+    /// in which the sockets were bound.
     pub fn program(self) -> Vec<(u16, u8, u8, u32)> {
         vec![
-            // The first byte tells the header's form (RFC 9000 section 17). A load from beyond
-            // the datagram's end ends the program with 0.
+            // The first byte has the header form (RFC 9000 section 17). A load beyond the end of the
+            // datagram ends the program with 0.
             (LOAD_BYTE, 0, 0, 0),
             (JUMP_IF_SET, 0, 2, LONG_HEADER.into()),
-            (LOAD_HALF, 0, 0, LONG_ID as u32),
+            (LOAD_HALF, 0, 0, LONG_CID_OFFSET as u32),
             (JUMP, 0, 0, 1),
-            (LOAD_HALF, 0, 0, SHORT_ID as u32),
+            (LOAD_HALF, 0, 0, SHORT_CID_OFFSET as u32),
             (MODULO, 0, 0, self.workers.into()),
             (RETURN_A, 0, 0, 0),
         ]
@@ -91,9 +91,10 @@ impl Steering {
 }
 
 /// The bytes of a datagram from its destination connection id on.
-pub(crate) fn id_of(datagram: &[u8]) -> Option<&[u8]> {
-    let at = if datagram.first()? & LONG_HEADER == 0 { SHORT_ID } else { LONG_ID };
-    datagram.get(at..)
+pub(crate) fn from_destination_cid(datagram: &[u8]) -> Option<&[u8]> {
+    let is_long = datagram.first()? & LONG_HEADER != 0;
+    let offset = if is_long { LONG_CID_OFFSET } else { SHORT_CID_OFFSET };
+    datagram.get(offset..)
 }
 
 struct ConnectionIds {
@@ -104,21 +105,21 @@ struct ConnectionIds {
 
 impl ConnectionIdGenerator for ConnectionIds {
     fn generate_cid(&mut self) -> ConnectionId {
-        let mut id = [0; ID];
+        let mut id = [0; CID_LEN];
         boring::rand::rand_bytes(&mut id).expect("the system gives random bytes");
         let random = u16::from_be_bytes([id[0], id[1]]);
         let workers = u16::from(self.steering.workers);
-        // Rounded down to a multiple; the last, incomplete round would run over the end.
-        let round = (random / workers).min(u16::MAX / workers - 1) * workers;
-        id[..2].copy_from_slice(&(round + u16::from(self.worker)).to_be_bytes());
+        // A multiple of `workers`. The last one is excluded, as adding the worker could overflow.
+        let base = (random / workers).min(u16::MAX / workers - 1) * workers;
+        id[..2].copy_from_slice(&(base + u16::from(self.worker)).to_be_bytes());
         if let Some(mark) = &self.mark {
-            mark.put(&mut id);
+            mark.apply(&mut id);
         }
         ConnectionId::new(&id)
     }
 
     fn cid_len(&self) -> usize {
-        ID
+        CID_LEN
     }
 
     fn cid_lifetime(&self) -> Option<Duration> {
@@ -126,13 +127,13 @@ impl ConnectionIdGenerator for ConnectionIds {
     }
 }
 
-/// Bytes of the ids that we issue.
-pub(crate) const ID: usize = 8;
+/// Length of the connection ids that a server issues.
+pub(crate) const CID_LEN: usize = 8;
 const LONG_HEADER: u8 = 0x80;
-/// Where the destination connection id starts: after the first byte, or after first byte, version
-/// and its length.
-const SHORT_ID: usize = 1;
-const LONG_ID: usize = 6;
+/// Where the destination connection id starts: after the first byte in a short header; after the
+/// first byte, the version and the id's length in a long header.
+const SHORT_CID_OFFSET: usize = 1;
+const LONG_CID_OFFSET: usize = 6;
 
 const LOAD_BYTE: u16 = 0x30;
 const LOAD_HALF: u16 = 0x28;

@@ -7,9 +7,9 @@ use socket2::{Domain, Socket, Type};
 
 use super::*;
 
-/// Runs a classic BPF program as the kernel does (linux/filter.h), as far as ours goes. `None`:
-/// it uses something else.
-fn run(program: &[(u16, u8, u8, u32)], data: &[u8]) -> Option<u32> {
+/// Runs a classic BPF program as the kernel does (linux/filter.h). Supports the instructions of ours,
+/// and returns `None` for others.
+fn run_bpf(program: &[(u16, u8, u8, u32)], data: &[u8]) -> Option<u32> {
     let (mut a, mut at) = (0u32, 0usize);
     loop {
         let (code, jt, jf, k) = *program.get(at)?;
@@ -31,7 +31,7 @@ fn run(program: &[(u16, u8, u8, u32)], data: &[u8]) -> Option<u32> {
     }
 }
 
-/// A packet with nothing but a header, long or short.
+/// A packet with a long or short header, and zeros after the connection id.
 fn packet(long: bool, id: &[u8]) -> Vec<u8> {
     let mut packet = match long {
         true => vec![0xc0, 0, 0, 0, 1, id.len() as u8],
@@ -44,17 +44,17 @@ fn packet(long: bool, id: &[u8]) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn the_program_says_what_worker_says(
+    fn the_bpf_program_and_worker_select_the_same_worker(
         workers in 0u8..=255,
         datagram in prop::collection::vec(any::<u8>(), 0..24),
     ) {
         let steering = Steering::new(workers);
-        let reckoned = run(&steering.program(), &datagram);
-        prop_assert_eq!(reckoned, Some(steering.worker(&datagram).into()));
+        let selected = run_bpf(&steering.program(), &datagram);
+        prop_assert_eq!(selected, Some(steering.worker(&datagram).into()));
     }
 
     #[test]
-    fn rfc9000_9_issued_ids_lead_back_to_their_worker(workers in 1u8..=128, worker in 0u8..128) {
+    fn rfc9000_9_issued_ids_select_their_worker(workers in 1u8..=128, worker in 0u8..128) {
         let worker = worker % workers;
         let steering = Steering::new(workers);
         let mut ids = steering.connection_ids(worker);
@@ -68,7 +68,7 @@ proptest! {
 }
 
 #[test]
-fn the_ends_of_the_first_two_bytes() {
+fn the_lowest_and_highest_ids_select_a_worker() {
     for workers in 1..=128 {
         let steering = Steering::new(workers);
         for id in [0u16, 1, 127, 128, 65534, 65535] {
@@ -80,18 +80,18 @@ fn the_ends_of_the_first_two_bytes() {
 }
 
 #[test]
-fn clients_spread_and_ids_differ() {
+fn issued_ids_are_random_except_for_the_worker() {
     let steering = Steering::new(4);
     let mut ids = steering.connection_ids(3);
-    let drawn = (0..1000).map(|_| ids.generate_cid()).collect::<Vec<_>>();
-    let mut seconds = drawn.iter().map(|id| id[0]).collect::<Vec<_>>();
-    seconds.sort_unstable();
-    seconds.dedup();
-    assert!(seconds.len() > 128, "the rule leaves the ids random: {}", seconds.len());
+    let issued = (0..1000).map(|_| ids.generate_cid()).collect::<Vec<_>>();
+    let mut first_bytes = issued.iter().map(|id| id[0]).collect::<Vec<_>>();
+    first_bytes.sort_unstable();
+    first_bytes.dedup();
+    assert!(first_bytes.len() > 128, "the rule leaves the ids random: {}", first_bytes.len());
 }
 
-/// Sockets on one port under the program, the first worker's first.
-fn group(steering: Steering) -> (SocketAddr, Vec<UdpSocket>) {
+/// Binds the workers' sockets to one port, in order, and attaches the program.
+fn bind_workers(steering: Steering) -> (SocketAddr, Vec<UdpSocket>) {
     let mut address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let mut sockets = Vec::new();
     for _ in 0..steering.workers() {
@@ -109,12 +109,12 @@ fn group(steering: Steering) -> (SocketAddr, Vec<UdpSocket>) {
 }
 
 #[test]
-fn the_kernel_steers_by_it_from_whatever_port_the_client_sends() {
+fn the_kernel_selects_the_worker_whatever_the_clients_port() {
     let steering = Steering::new(3);
-    let (address, workers) = group(steering);
+    let (address, workers) = bind_workers(steering);
     let mut sent = HashMap::<u8, Vec<Vec<u8>>>::new();
     for port in 0..4 {
-        // A client that moved: another port, the same connections.
+        // Another source port, as after a client's migration.
         let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a client's socket");
         for worker in 0..3 {
             let mut ids = steering.connection_ids(worker);

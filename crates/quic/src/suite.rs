@@ -166,17 +166,17 @@ impl Drop for Secret {
     }
 }
 
-/// Overwrites what the call before has left on the stack: BoringSSL does not wipe the last block of
+/// Overwrites what the preceding call left on the stack: BoringSSL does not wipe the last block of
 /// HKDF-Expand, which is the output.
 #[inline(never)]
 fn wipe_stack() {
-    let mut area = MaybeUninit::<[u8; WIPED_STACK]>::uninit();
+    let mut area = MaybeUninit::<[u8; WIPED_STACK_BYTES]>::uninit();
     // SAFETY: the bytes are ours and writable.
-    unsafe { ffi::OPENSSL_cleanse(area.as_mut_ptr().cast(), WIPED_STACK) };
+    unsafe { ffi::OPENSSL_cleanse(area.as_mut_ptr().cast(), WIPED_STACK_BYTES) };
 }
 
-/// More than HKDF-Expand takes, in bytes: 1,500 with SHA-256, 1,650 with SHA-384.
-const WIPED_STACK: usize = 2048;
+/// Exceeds the stack use of HKDF-Expand: 1,500 bytes with SHA-256, 1,650 with SHA-384.
+const WIPED_STACK_BYTES: usize = 2048;
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

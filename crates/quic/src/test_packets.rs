@@ -1,4 +1,4 @@
-//! Packets like those of other clients, for tests and fuzzing.
+//! Builds packets as clients send them, for tests and fuzzing.
 
 use quinn_proto::crypto::{HeaderKey as _, PacketKey as _};
 
@@ -18,11 +18,11 @@ pub fn initial_packet(destination: &[u8], token: &[u8], number: u32, payload: &[
     put_length(&mut packet, 4 + payload.len() + TAG);
     let number_at = packet.len();
     packet.extend_from_slice(&number.to_be_bytes());
-    let header = packet.len();
+    let header_len = packet.len();
     packet.extend_from_slice(&payload);
     packet.extend_from_slice(&[0; TAG]);
     let (client, _) = initial_secrets(destination);
-    PacketKey::new(&client).encrypt(number.into(), &mut packet, header);
+    PacketKey::new(&client).encrypt(number.into(), &mut packet, header_len);
     HeaderKey::new(&client).encrypt(number_at, &mut packet);
     packet
 }
@@ -36,7 +36,7 @@ pub fn crypto_frame(offset: usize, data: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A variable-length integer of two or four bytes.
+/// Appends a variable-length integer of two or four bytes.
 fn put_length(into: &mut Vec<u8>, length: usize) {
     match u16::try_from(length) {
         Ok(length) if length < 1 << 14 => into.extend_from_slice(&(length | 1 << 14).to_be_bytes()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-/// The key of a record in a register, of a flight or of a name (an idempotency key or a nonce).
+/// The key of a register's record: identifies a flight, or a name (an idempotency key or a nonce).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClaimKey([u8; 16]);
 
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_exact_time_does_not_depend_on_the_clock_that_measures() {
+    fn the_exact_time_does_not_depend_on_the_servers_clock() {
         let exact = |skew, received_at| {
             FlightOffer::new(ClaimKey([1; 16]), skew, Duration::from_secs(received_at), 0)
                 .exact_at()

@@ -112,7 +112,7 @@ impl Gate {
         match self.record(offer, self.expiry(offer, now), now, true) {
             (ClaimOutcome::Won, _) => Ok(offer.settled(true)),
             (ClaimOutcome::Lost, _) => Ok(offer.settled(false)),
-            (ClaimOutcome::Barred, why) => Err(why),
+            (ClaimOutcome::Barred, refusal) => Err(refusal),
             (ClaimOutcome::Full, _) => Err(Refusal::RegisterFull),
             (ClaimOutcome::Closed, _) => Err(Refusal::HandedOver),
         }
@@ -136,9 +136,11 @@ impl Gate {
         self.register.contains(offer.key, now)
     }
 
-    /// Claims a name (an idempotency key or a nonce), which can be won once within `lifetime`. This can
-    /// be days long, and may end up to 16 s late. [`ClaimOutcome::Full`]: nobody knows whether it was
-    /// claimed. [`ClaimOutcome::Closed`]: another process has the register now; send it a
+    /// Claims a name (an idempotency key or a nonce), which can be won once within `lifetime`. The
+    /// lifetime may be days, and may end up to 16 s late.
+    ///
+    /// Returns [`ClaimOutcome::Full`] if it is unknown whether the name was claimed before, and
+    /// [`ClaimOutcome::Closed`] if another process has the register now: send it a
     /// [`crate::HandoffQuery`].
     pub fn claim_name(&self, name: ClaimKey, lifetime: Duration, now: Duration) -> ClaimOutcome {
         let may_be_missing = || {
@@ -165,7 +167,7 @@ impl Gate {
     }
 
     /// Closes the gate and returns all its records. Nothing is recorded here any more: a concurrent
-    /// claim is either in the snapshot or gets [`Refusal::HandedOver`]. `time`: now.
+    /// claim is either in the snapshot or gets [`Refusal::HandedOver`]. `time` is the current time.
     pub fn hand_off(&self, time: HandoffTime) -> RegisterSnapshot {
         let flights = self.register.close(time.gate);
         let names = self.names.close(time.gate);
@@ -175,7 +177,7 @@ impl Gate {
             closed_at: time.common,
             closed_at_ticket_time: time.tickets,
             freshness: self.config.freshness,
-            names_lost: self.names_lost_since(time.gate),
+            names_lost: self.names_lost_ago(time.gate),
             epoch,
             flights,
             names,
@@ -198,19 +200,20 @@ impl Gate {
 
     /// Restores the records of another process, so that its flights stay recorded and its tickets
     /// keep bringing early data. Call it before the first flight is accepted here, and only if no
-    /// other process has the register. `time`: now.
+    /// other process has the register. `time` is the current time.
     ///
-    /// A flight that finds no room starts a new epoch. So do a clock that was set and that the
-    /// other process still read as before, and a larger freshness here: refused flights' records
-    /// would end before copies stop being fresh.
+    /// A flight that finds no room starts a new epoch. So does a clock
+    /// step that the other process had not noticed, and a larger freshness here: refused flights'
+    /// records would end before copies stop being fresh.
     pub fn restore(&self, snapshot: &RegisterSnapshot, time: HandoffTime) {
         let passed = time.common.saturating_sub(snapshot.closed_at);
-        let then = time.gate.saturating_sub(passed);
-        let missed = |register: &StrikeRegister, held: &[SnapshotRecord]| {
-            let restored = held.iter().filter(|held| register.restore(held, then)).count();
-            restored < held.len()
+        let closed_at = time.gate.saturating_sub(passed);
+        let lacks_room = |register: &StrikeRegister, records: &[SnapshotRecord]| {
+            let restored =
+                records.iter().filter(|record| register.restore(record, closed_at)).count();
+            restored < records.len()
         };
-        let lacks_flights = missed(&self.register, &snapshot.flights);
+        let lacks_flights = lacks_room(&self.register, &snapshot.flights);
         let ticket_time = snapshot.closed_at_ticket_time.saturating_add(passed);
         self.epochs.resume(snapshot.epoch);
         if lacks_flights
@@ -220,23 +223,24 @@ impl Gate {
             self.epochs.start_next();
         }
         if let Some(ago) = snapshot.names_lost {
-            self.lose_names(millis(then).saturating_sub(millis(ago)));
+            self.lose_names(millis(closed_at).saturating_sub(millis(ago)));
         }
-        if missed(&self.names, &snapshot.names) {
-            self.lose_names(millis(then));
+        if lacks_room(&self.names, &snapshot.names) {
+            self.lose_names(millis(closed_at));
         }
     }
 
     /// Records a flight whose claim another process has settled, also if this gate is closed.
     pub(crate) fn restore_flight(&self, offer: &FlightOffer, now: Duration) {
-        let left = self.expiry(offer, now).saturating_sub(now);
-        // Without room it is as unrecorded as after a restart, and its epoch has ended by then.
-        self.register.restore(&SnapshotRecord::claimed(offer.key, left), now);
+        let lifetime = self.expiry(offer, now).saturating_sub(now);
+        // If there is no room, the flight stays unrecorded, as after a restart: a new epoch starts
+        // before this gate reopens.
+        self.register.restore(&SnapshotRecord::claimed(offer.key, lifetime), now);
     }
 
     /// Records a name that is claimed in another process, also if this gate is closed.
     pub(crate) fn restore_name(&self, name: ClaimKey, lifetime: Duration, now: Duration) {
-        // A known name keeps its end, however often it is claimed in vain.
+        // A recorded name keeps its expiry, even if it is claimed again.
         if !self.names.contains(name, now)
             && !self.names.restore(&SnapshotRecord::claimed(name, lifetime), now)
         {
@@ -256,7 +260,7 @@ impl Gate {
     }
 
     /// How long ago names were lost, if any were.
-    fn names_lost_since(&self, now: Duration) -> Option<Duration> {
+    fn names_lost_ago(&self, now: Duration) -> Option<Duration> {
         let at = self.names_lost_at.load(Ordering::SeqCst);
         let ago = millis(now).saturating_sub(at);
         (at != i64::MIN).then(|| Duration::from_millis(u64::try_from(ago).unwrap_or(0)))
@@ -292,13 +296,13 @@ impl Gate {
         now: Duration,
         may_win: bool,
     ) -> (ClaimOutcome, Refusal) {
-        let mut why = Refusal::RefusedBefore;
+        let mut refusal = Refusal::RefusedBefore;
         // The closure runs under the key's lock, so it sees a new epoch before any later claim of
         // the same key.
         let claim = self.register.claim_if(offer.key, expires_at, now, || {
             match self.refusal_reason(offer, now) {
-                Some(refusal_reason) => {
-                    why = refusal_reason;
+                Some(reason) => {
+                    refusal = reason;
                     false
                 }
                 None => may_win,
@@ -309,9 +313,9 @@ impl Gate {
             // refused flights, so their records are not needed any more: a client that states far too
             // large ages must not fill the register for as long as these are ahead.
             ClaimOutcome::Full if self.stale_at(offer, now) > now => {
-                (self.register.drop_barred(offer.key, now, || self.epochs.start_next()), why)
+                (self.register.drop_barred(offer.key, now, || self.epochs.start_next()), refusal)
             }
-            claim => (claim, why),
+            claim => (claim, refusal),
         }
     }
 

@@ -32,22 +32,23 @@ struct Setting {
     /// How often a reload may change whether the request may run early.
     reloads: u8,
     /// How often a reload may change whether TLS accepts any early data.
-    switches: u8,
+    early_data_toggles: u8,
+    /// The rule that is left out.
     without: Option<Rule>,
 }
 
 /// A rule that can be left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rule {
-    EpochAtStart,
-    ClockIsWatched,
+    RestartStartsAnEpoch,
+    ClockStepsStartAnEpoch,
     RecordsOutliveFreshness,
     RefusedFlightsAreRecorded,
     FlightsRefusedByTlsAreSpent,
     RecordsFollowTheSkew,
     UnrecordedFlightsStartAnEpoch,
     ClaimsComeBeforeAcceptance,
-    LostWhateverThePolicy,
+    LostFlightsGet425UnderAnyPolicy,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -60,9 +61,9 @@ struct World {
     connections: Vec<Connection>,
     flights: Vec<FlightOutcome>,
     restarts: u8,
-    steps: u8,
+    clock_steps: u8,
     reloads: u8,
-    switches: u8,
+    early_data_toggles: u8,
 }
 
 /// The state of a gate.
@@ -101,10 +102,10 @@ struct FlightOutcome {
     runs: u8,
     resent: bool,
     copy_won: bool,
-    /// Until when, in seconds, that is recorded.
+    /// Until when, in seconds, the copy's claim is recorded.
     copy_recorded_until: u64,
     copy_ran: bool,
-    /// A copy won, and the record of that was lost.
+    /// A copy won, and its record was lost.
     copy_forgotten: bool,
     needless_425: bool,
 }
@@ -117,7 +118,7 @@ enum Step {
     Finish { connection: usize },
     Restart,
     Reload,
-    Switch,
+    ToggleEarlyData,
     SetClock { ticks: i64 },
 }
 
@@ -160,9 +161,9 @@ impl World {
             connections: Vec::new(),
             flights: vec![FlightOutcome::default(); setting.exact_ticks.len()],
             restarts: 0,
-            steps: 0,
+            clock_steps: 0,
             reloads: 0,
-            switches: 0,
+            early_data_toggles: 0,
         }
     }
 
@@ -184,7 +185,7 @@ impl World {
             Some(Rule::RecordsOutliveFreshness) => {
                 // As long as the flight is fresh, from its exact tick on.
                 let end = |key: &ClaimKey| {
-                    let is_of = |flight: &usize| ClaimKey::of_flight(&name(*flight)) == *key;
+                    let is_of = |flight: &usize| ClaimKey::of_flight(&digest(*flight)) == *key;
                     let flight = (0..self.flights.len()).find(is_of).unwrap_or_default();
                     (u64::from(setting.exact_ticks[flight]) + 1) * TICK + 1
                 };
@@ -195,7 +196,7 @@ impl World {
         outcome
     }
 
-    fn take(&mut self, setting: &Setting, step: &Step) {
+    fn apply(&mut self, setting: &Setting, step: &Step) {
         match *step {
             Step::Tick => self.tick += 1,
             Step::Hello { flight, honest } => self.hello(setting, flight, honest),
@@ -206,8 +207,8 @@ impl World {
                 self.reloads += 1;
                 self.may_run_early = !self.may_run_early;
             }
-            Step::Switch => {
-                self.switches += 1;
+            Step::ToggleEarlyData => {
+                self.early_data_toggles += 1;
                 self.tls_refuses = !self.tls_refuses;
             }
             Step::SetClock { ticks } => self.set_clock(setting, ticks),
@@ -286,7 +287,8 @@ impl World {
         if let Some(refused) = open.refused {
             return self.resend(setting, &open, refused);
         }
-        let by_policy = setting.without == Some(Rule::LostWhateverThePolicy) && !open.may_run_early;
+        let by_policy =
+            setting.without == Some(Rule::LostFlightsGet425UnderAnyPolicy) && !open.may_run_early;
         let release = match open.claimed {
             Some(flight) if !by_policy => flight.handshake_complete(),
             _ => Release::Execute,
@@ -334,13 +336,13 @@ impl World {
         self.restarts += 1;
         self.connections.clear();
         self.flights.iter_mut().for_each(|outcome| outcome.copy_forgotten |= outcome.copy_won);
-        let is_next = setting.without != Some(Rule::EpochAtStart);
+        let is_next = setting.without != Some(Rule::RestartStartsAnEpoch);
         self.gate = GateState::empty(self.gate.epoch + u32::from(is_next));
     }
 
     fn set_clock(&mut self, setting: &Setting, ticks: i64) {
-        self.steps += 1;
-        if setting.without != Some(Rule::ClockIsWatched) {
+        self.clock_steps += 1;
+        if setting.without != Some(Rule::ClockStepsStartAnEpoch) {
             self.with_gate(setting, |gate, _| gate.start_epoch());
         }
         self.clock_offset += ticks;
@@ -349,7 +351,7 @@ impl World {
 
 impl Connection {
     fn offer(&self) -> FlightOffer {
-        let key = ClaimKey::of_flight(&name(self.flight));
+        let key = ClaimKey::of_flight(&digest(self.flight));
         FlightOffer::new(key, self.skew_seconds, self.received_at, self.epoch)
     }
 }
@@ -357,7 +359,7 @@ impl Connection {
 /// The epoch of all tickets.
 const FIRST_EPOCH: u32 = 1;
 
-fn name(flight: usize) -> [u8; 32] {
+fn digest(flight: usize) -> [u8; 32] {
     [flight as u8 + 1; 32]
 }
 
@@ -393,17 +395,17 @@ impl Model for Setting {
         if world.reloads < self.reloads {
             steps.push(Step::Reload);
         }
-        if world.switches < self.switches {
-            steps.push(Step::Switch);
+        if world.early_data_toggles < self.early_data_toggles {
+            steps.push(Step::ToggleEarlyData);
         }
-        if world.steps == 0 {
+        if world.clock_steps == 0 {
             steps.extend(self.clock_steps.iter().map(|ticks| Step::SetClock { ticks: *ticks }));
         }
     }
 
     fn next_state(&self, last: &World, step: Step) -> Option<World> {
         let mut next = last.clone();
-        next.take(self, &step);
+        next.apply(self, &step);
         (next != *last).then_some(next)
     }
 

@@ -32,7 +32,7 @@ pub enum HandoffQuery {
 pub enum HandoffReply {
     /// Whether the flight's claim is won, or why the flight is refused.
     Flight(Result<bool, Refusal>),
-    /// Whether the refused flight was spent.
+    /// The outcome of the spend.
     Spent(SpendOutcome),
     /// The outcome of the name's claim.
     Name(ClaimOutcome),
@@ -65,9 +65,9 @@ impl HandoffQuery {
         }
     }
 
-    /// Records in the process that sent the query, before anything runs by the reply, what it
-    /// claimed or released. Refused flights need no record there, because a new epoch starts before
-    /// its gate opens again. `common` as in [`execute`](Self::execute).
+    /// Records what the query claimed or released in the process that sent it. Call it before a
+    /// request runs because of the reply. Refused flights need no record there, because a new epoch
+    /// starts before its gate opens again. `common` as in [`execute`](Self::execute).
     pub fn record(&self, reply: HandoffReply, gate: &Gate, common: Duration, now: Duration) {
         match (self, reply) {
             (Self::Flight(offer), HandoffReply::Flight(Ok(_))) => {
@@ -86,15 +86,15 @@ impl HandoffQuery {
 
     /// Serializes the query.
     pub fn to_bytes(&self) -> [u8; Self::LENGTH] {
-        let of = |kind, offer: &FlightOffer| {
+        let fields = |kind, offer: &FlightOffer| {
             (kind, offer.key, offer.received_at, offer.skew_seconds, offer.epoch)
         };
         let (kind, key, time, skew, epoch) = match self {
-            Self::Flight(offer) if offer.used_up => of(5, offer),
-            Self::Flight(offer) => of(1, offer),
+            Self::Flight(offer) if offer.used_up => fields(5, offer),
+            Self::Flight(offer) => fields(1, offer),
             Self::Name(key, lifetime) => (2, *key, *lifetime, 0, 0),
             Self::Release(key) => (3, *key, Duration::ZERO, 0, 0),
-            Self::Spend(offer) => of(4, offer),
+            Self::Spend(offer) => fields(4, offer),
         };
         let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let mut bytes = [0; Self::LENGTH];
@@ -157,7 +157,7 @@ impl HandoffReply {
 
     /// Parses a reply. Returns `None` if it is of another version.
     pub fn parse(byte: u8) -> Option<Self> {
-        Self::ALL.iter().find(|(one, _)| *one == byte).map(|(_, reply)| *reply)
+        Self::ALL.iter().find(|(code, _)| *code == byte).map(|(_, reply)| *reply)
     }
 }
 

@@ -8,7 +8,7 @@
 //! Flight        a flight with its claim settled: decides about each of its requests
 //! SharedGate    the same decisions, when nodes share a register in a store
 //!   ├ Continuity, check_observation   whether the store's replies count
-//!   └ Breaker           stops asking a store that does not reply
+//!   └ Breaker           stops using a store that does not reply
 //! RegisterSnapshot, HandoffQuery      what a process hands to its successor
 //! ```
 //!
@@ -100,9 +100,9 @@
 //!   section 8 leaves that to the choice of safe methods.
 //! - An attacker may let a copy run and hold the original back. While the copy's record lives (66 s
 //!   in one process), the original gets 425. After that, the original's early data is refused
-//!   because of its age, and its client sends the requests again. They cannot be told from requests
-//!   that never ran. Responding 425 to every late flight would lock out clients with slow clocks for
-//!   good.
+//!   because of its age, and its client sends the requests again. They cannot be distinguished
+//!   from requests that never ran. Responding 425 to every late flight would lock out clients with
+//!   slow clocks for good.
 //! - A register covers only the flights recorded in it. A flight that is refused in one zone is
 //!   recorded in that zone. A copy that is sent to the zone that issued the ticket runs there. The
 //!   same holds for processes that share ticket keys but no store.

@@ -23,9 +23,9 @@ pub struct RegisterSnapshot {
     pub(crate) closed_at: Duration,
     /// The same moment by the clock that aged the flights' tickets.
     pub(crate) closed_at_ticket_time: Duration,
-    /// Until when after a flight's exact time the records of refused flights live, without margins.
+    /// How long after a flight's exact time the record of a refused flight lives, without margins.
     pub(crate) freshness: Duration,
-    /// How long before that names were lost, if any were ([`crate::Gate::take_back`]).
+    /// How long before `closed_at` names were lost, if any were ([`crate::Gate::take_back`]).
     pub(crate) names_lost: Option<Duration>,
     /// The ticket epoch of the recorded flights.
     pub(crate) epoch: u32,
@@ -56,7 +56,7 @@ impl RegisterSnapshot {
         for list in [&self.flights, &self.names] {
             // A register has far fewer records.
             bytes.extend_from_slice(&u32::try_from(list.len()).unwrap_or(u32::MAX).to_be_bytes());
-            list.iter().for_each(|held| write(&mut bytes, held));
+            list.iter().for_each(|record| write_record(&mut bytes, record));
         }
         bytes
     }
@@ -73,10 +73,10 @@ impl RegisterSnapshot {
             _ => return Err(InvalidRegister),
         };
         let epoch = u32::from_be_bytes(*take(&mut rest)?);
-        let (closed_at, closed_at_ticket_time) = (time(&mut rest)?, time(&mut rest)?);
-        let freshness = time(&mut rest)?;
-        let names_lost = has_lost_names.then(|| time(&mut rest)).transpose()?;
-        let (flights, names) = (list(&mut rest)?, list(&mut rest)?);
+        let (closed_at, closed_at_ticket_time) = (read_time(&mut rest)?, read_time(&mut rest)?);
+        let freshness = read_time(&mut rest)?;
+        let names_lost = has_lost_names.then(|| read_time(&mut rest)).transpose()?;
+        let (flights, names) = (read_list(&mut rest)?, read_list(&mut rest)?);
         match rest.is_empty() {
             true => Ok(Self {
                 closed_at,
@@ -97,34 +97,38 @@ impl RegisterSnapshot {
     }
 }
 
-fn write(bytes: &mut Vec<u8>, held: &SnapshotRecord) {
-    bytes.extend_from_slice(held.key.as_bytes());
-    let state = if held.barred { BARRED } else { 0 };
-    bytes.extend_from_slice(&(held.left.min(SnapshotRecord::MAX_LIFE_UNITS) | state).to_be_bytes());
+fn write_record(bytes: &mut Vec<u8>, record: &SnapshotRecord) {
+    bytes.extend_from_slice(record.key.as_bytes());
+    let state = if record.barred { BARRED } else { 0 };
+    let lifetime = record.lifetime_seconds.min(SnapshotRecord::MAX_LIFETIME_SECONDS);
+    bytes.extend_from_slice(&(lifetime | state).to_be_bytes());
 }
 
-fn list(rest: &mut &[u8]) -> Result<Vec<SnapshotRecord>, InvalidRegister> {
+fn read_list(rest: &mut &[u8]) -> Result<Vec<SnapshotRecord>, InvalidRegister> {
     let count = u32::from_be_bytes(*take(rest)?) as usize;
     let length = count.checked_mul(RECORD_BYTES).ok_or(InvalidRegister)?;
-    let (records, left) = rest.split_at_checked(length).ok_or(InvalidRegister)?;
-    *rest = left;
-    let mut records = records;
-    (0..count).map(|_| record(&mut records)).collect()
+    let (mut records, tail) = rest.split_at_checked(length).ok_or(InvalidRegister)?;
+    *rest = tail;
+    (0..count).map(|_| read_record(&mut records)).collect()
 }
 
-fn record(rest: &mut &[u8]) -> Result<SnapshotRecord, InvalidRegister> {
+fn read_record(rest: &mut &[u8]) -> Result<SnapshotRecord, InvalidRegister> {
     let key = ClaimKey::from_bytes(*take(rest)?);
-    let end = u32::from_be_bytes(*take(rest)?);
-    Ok(SnapshotRecord { key, barred: end & BARRED != 0, left: end & !BARRED })
+    let lifetime_and_state = u32::from_be_bytes(*take(rest)?);
+    Ok(SnapshotRecord {
+        key,
+        barred: lifetime_and_state & BARRED != 0,
+        lifetime_seconds: lifetime_and_state & !BARRED,
+    })
 }
 
-fn time(rest: &mut &[u8]) -> Result<Duration, InvalidRegister> {
+fn read_time(rest: &mut &[u8]) -> Result<Duration, InvalidRegister> {
     take(rest).map(|bytes| Duration::from_millis(u64::from_be_bytes(*bytes)))
 }
 
 fn take<'a, const N: usize>(rest: &mut &'a [u8]) -> Result<&'a [u8; N], InvalidRegister> {
-    let (bytes, left) = rest.split_first_chunk().ok_or(InvalidRegister)?;
-    *rest = left;
+    let (bytes, tail) = rest.split_first_chunk().ok_or(InvalidRegister)?;
+    *rest = tail;
     Ok(bytes)
 }
 
@@ -135,13 +139,14 @@ fn millis(time: Duration) -> u64 {
 /// Name and version of the format.
 const MAGIC: &[u8; 8] = b"ff-reg-3";
 
-/// The same, with the time when names were lost. A process that does not know it must not take them.
+/// As [`MAGIC`], with the time when names were lost. Older versions reject this format, because
+/// they would ignore that time.
 const MAGIC_NAMES_LOST: &[u8; 8] = b"ff-reg-4";
 
 /// Bytes of a record: the key, then the remaining seconds with the state in the highest bit.
 const RECORD_BYTES: usize = 20;
 
-const BARRED: u32 = !SnapshotRecord::MAX_LIFE_UNITS;
+const BARRED: u32 = !SnapshotRecord::MAX_LIFETIME_SECONDS;
 
 #[cfg(test)]
 mod tests {
@@ -150,10 +155,14 @@ mod tests {
     use super::*;
 
     fn snapshot() -> impl Strategy<Value = RegisterSnapshot> {
-        let held = (any::<[u8; 16]>(), any::<bool>(), 0..BARRED).prop_map(|(key, barred, left)| {
-            SnapshotRecord { key: ClaimKey::from_bytes(key), barred, left }
-        });
-        let list = prop::collection::vec(held, 0..9);
+        let record = (any::<[u8; 16]>(), any::<bool>(), 0..BARRED).prop_map(
+            |(key, barred, lifetime_seconds)| SnapshotRecord {
+                key: ClaimKey::from_bytes(key),
+                barred,
+                lifetime_seconds,
+            },
+        );
+        let list = prop::collection::vec(record, 0..9);
         let lost = any::<Option<u32>>();
         (any::<[u32; 3]>(), lost, any::<u32>(), list.clone(), list).prop_map(
             |(times, lost, epoch, flights, names)| RegisterSnapshot {
@@ -184,7 +193,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(
+        fn any_bytes_are_a_snapshot_or_rejected(
             names_lost in any::<bool>(),
             bytes in prop::collection::vec(any::<u8>(), 0..200),
         ) {
@@ -198,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_snapshot_of_an_earlier_version_is_rejected() {
-        // Without its ticket time and its freshness, nobody could tell how long its records live.
+        // Version 2 has no ticket time and no freshness, which determine how long records live.
         let bytes = [&b"ff-reg-2"[..], &[0; 12], &[0; 8]].concat();
         assert_eq!(RegisterSnapshot::parse(&bytes), Err(InvalidRegister));
     }

@@ -146,13 +146,14 @@ impl Axis {
     }
 }
 
-/// The name of this project's client. Names of cells leave it out.
-pub(crate) const OURS: &str = "firstflight";
+/// The name of this project's client, which is left out of the names of cells.
+pub(crate) const OWN_CLIENT: &str = "firstflight";
 
-/// The experiment with the blueprint's timing of clients.
+/// The experiment that times clients as the published blueprint does.
 pub(crate) const CLIENT_TIMING: &str = "s-client";
 
-/// Whether a cell compares clients. A table has these cells instead of the matrices.
+/// Whether a cell belongs to an experiment that compares clients. These cells have their own table
+/// and are in no matrix.
 pub(crate) fn compares_clients(cell: &Cell) -> bool {
     ["clients", CLIENT_TIMING].contains(&cell.experiment.as_str())
 }
@@ -163,21 +164,21 @@ pub const REMOTE_EXPERIMENT: &str = "remote";
 /// Whether two cells have the same values on all axes except these.
 pub fn same_except(one: &Cell, other: &Cell, axes: &[Axis]) -> bool {
     // A profile implies its round-trip time, and QUIC implies HTTP/3.
-    let one_of = |those: [Axis; 2]| axes.iter().any(|axis| those.contains(axis));
-    let network = one_of([Axis::Profile, Axis::Rtt]);
+    let excepts_either = |pair: [Axis; 2]| axes.iter().any(|axis| pair.contains(axis));
+    let network = excepts_either([Axis::Profile, Axis::Rtt]);
     // The round-trip time to a remote server is measured and differs from run to run.
-    let found = [one, other].iter().all(|cell| cell.experiment == REMOTE_EXPERIMENT);
-    let carrier = one_of([Axis::Transport, Axis::Http]);
-    // A full handshake has no token, and TCP has none.
-    let first = axes.contains(&Axis::Kind) && (one.kind == "full" || other.kind == "full");
-    let tokens_differ = first || (carrier && one.over_quic() != other.over_quic());
+    let remote = [one, other].iter().all(|cell| cell.experiment == REMOTE_EXPERIMENT);
+    let transport = excepts_either([Axis::Transport, Axis::Http]);
+    // Full handshakes and connections over TCP have no token.
+    let one_is_full = axes.contains(&Axis::Kind) && (one.kind == "full" || other.kind == "full");
+    let tokens_may_differ = one_is_full || (transport && one.over_quic() != other.over_quic());
     Axis::ALL.into_iter().all(|axis| {
         axes.contains(&axis)
             || match axis {
                 Axis::Profile => network,
-                Axis::Rtt => network || found,
-                Axis::Transport | Axis::Http => carrier,
-                Axis::Token => tokens_differ,
+                Axis::Rtt => network || remote,
+                Axis::Transport | Axis::Http => transport,
+                Axis::Token => tokens_may_differ,
                 _ => false,
             }
             || axis.value(one) == axis.value(other)
@@ -199,14 +200,14 @@ pub fn varying<'a>(cells: impl IntoIterator<Item = &'a Cell>) -> Vec<Axis> {
 
 /// The distinct values of a record's cells on an axis, in the order of the cells.
 pub fn axis_values(record: &Record, axis: Axis) -> Vec<String> {
-    let mut axis_values = Vec::new();
+    let mut values = Vec::new();
     for cell in record.cells.iter().filter(|cell| !cell.control) {
         let value = axis.value(cell);
-        if !value.is_empty() && !axis_values.contains(&value) {
-            axis_values.push(value);
+        if !value.is_empty() && !values.contains(&value) {
+            values.push(value);
         }
     }
-    axis_values
+    values
 }
 
 /// The name of a cell: its values on the axes that vary in the record.
@@ -214,7 +215,7 @@ pub fn cell_name(record: &Record, cell: &Cell) -> String {
     describe_cell(&varying(&record.cells), cell)
 }
 
-/// The names of all cells, in their order.
+/// The names of all cells, in the record's order.
 pub fn cell_names(record: &Record) -> Vec<String> {
     let varying = varying(&record.cells);
     record.cells.iter().map(|cell| describe_cell(&varying, cell)).collect()
@@ -223,7 +224,7 @@ pub fn cell_names(record: &Record) -> Vec<String> {
 fn describe_cell(varying: &[Axis], cell: &Cell) -> String {
     let shown = |axis: Axis| varying.contains(&axis) && !axis.value(cell).is_empty();
     let mut words = vec![cell.server.clone()];
-    if shown(Axis::Client) && cell.client != OURS {
+    if shown(Axis::Client) && cell.client != OWN_CLIENT {
         words.push(format!("by {}", cell.client));
     }
     if shown(Axis::Experiment) && cell.experiment != cell.workload {

@@ -12,7 +12,7 @@ pub struct CheckOutcome {
     pub name: String,
     /// How many cells, servers or samples were checked.
     pub checked: usize,
-    /// Where it does not hold, a sentence each with the figures; empty if it passed.
+    /// Where the check does not hold, a sentence each with the figures; empty if it passed.
     pub findings: Vec<String>,
     /// What could not be checked, and why, a sentence each.
     pub skipped: Vec<String>,
@@ -43,7 +43,7 @@ impl CheckOutcome {
         let (group, name, checked, found) =
             (&self.group, &self.name, self.checked, self.findings.len());
         match (&self.undecided, group == CONDITION, found) {
-            // It names the condition.
+            // The reason names the condition.
             (Some(why), true, _) => format!("UNDECIDED: {why}"),
             (Some(why), false, _) => format!("UNDECIDED: {group}: {name}: {why}"),
             (None, true, 0) => format!("passed: {name} is true for none of {checked}"),
@@ -54,12 +54,12 @@ impl CheckOutcome {
         }
     }
 
-    /// Whether there was nothing that the check could have found, as [`skipped`](Self::skipped) says.
+    /// Whether the check could not have failed, for the reasons in [`skipped`](Self::skipped).
     pub fn is_idle(&self) -> bool {
         self.group != CONDITION && self.checked == 0 && self.passed() && !self.skipped.is_empty()
     }
 
-    /// Whether it holds everywhere.
+    /// Whether the check holds everywhere.
     pub fn passed(&self) -> bool {
         self.findings.is_empty() && self.undecided.is_none()
     }
@@ -142,7 +142,7 @@ fn visits(record: &Record) -> CheckOutcome {
         format!("{} {why}", names[visit.cell])
     };
     let findings = record.visit_failures().map(finding).collect();
-    judged(outcome, findings, (&names, &record.good_visits()), "visit")
+    good_only_outcome(outcome, findings, (&names, &record.good_visits()), "visit")
 }
 
 fn labels(record: &Record) -> CheckOutcome {
@@ -156,12 +156,12 @@ fn labels(record: &Record) -> CheckOutcome {
             format!("{cell} {why}")
         })
         .collect();
-    judged(outcome, findings, (&names, &record.good_samples()), "sample")
+    good_only_outcome(outcome, findings, (&names, &record.good_samples()), "sample")
 }
 
-/// Spoiled and disturbed samples verify nothing, so they do not count. A cell that has only such ones
-/// is named as skipped; if no cell has others, nothing was verified.
-fn judged(
+/// The outcome of a check of samples or visits. Spoiled and disturbed ones are not counted: a cell
+/// without good ones is skipped, and if no cell has good ones, the check is undecided.
+fn good_only_outcome(
     outcome: CheckOutcome,
     findings: Vec<String>,
     (names, good): (&[String], &[usize]),

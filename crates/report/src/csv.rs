@@ -36,22 +36,22 @@ pub fn samples(record: &Record, out: impl Write) -> io::Result<()> {
     csv.write_record(axis_names().chain(own))?;
     for sample in &record.samples {
         let (fault, why) = fault(sample.fault.as_ref());
-        let mut row = places(&record.cells[sample.cell]);
+        let mut row = axis_fields(&record.cells[sample.cell]);
         row.extend([
             sample.block.to_string(),
             sample.at_ms.to_string(),
-            some(sample.setup_ms),
-            some(sample.time_ms),
-            some(sample.total_ms),
-            some(sample.wire_ms),
-            some(sample.wire_total_ms),
-            some(sample.round_trips),
-            some(sample.total_round_trips),
-            some(sample.handshake_bytes.map(|bytes| bytes.up)),
-            some(sample.handshake_bytes.map(|bytes| bytes.down)),
-            some(sample.first_byte_bytes.map(|bytes| bytes.up)),
-            some(sample.first_byte_bytes.map(|bytes| bytes.down)),
-            some(sample.label.as_ref()),
+            or_empty(sample.setup_ms),
+            or_empty(sample.time_ms),
+            or_empty(sample.total_ms),
+            or_empty(sample.wire_ms),
+            or_empty(sample.wire_total_ms),
+            or_empty(sample.round_trips),
+            or_empty(sample.total_round_trips),
+            or_empty(sample.handshake_bytes.map(|bytes| bytes.up)),
+            or_empty(sample.handshake_bytes.map(|bytes| bytes.down)),
+            or_empty(sample.first_byte_bytes.map(|bytes| bytes.up)),
+            or_empty(sample.first_byte_bytes.map(|bytes| bytes.down)),
+            or_empty(sample.label.as_ref()),
             sample.lateness_us.to_string(),
             sample.dropped.to_string(),
             fault.to_owned(),
@@ -93,8 +93,8 @@ pub fn cells(record: &Record, out: impl Write) -> io::Result<()> {
     for cell in &record.cells {
         let summary = cell.summary.as_ref();
         let residual = summary.and_then(|summary| summary.residual);
-        let mut row = places(cell);
-        row.push(some(cell.expected_round_trips));
+        let mut row = axis_fields(cell);
+        row.push(or_empty(cell.expected_round_trips));
         row.push(summary.map_or(0, |summary| summary.samples).to_string());
         for figures in [
             summary.and_then(|summary| summary.setup.as_ref()),
@@ -104,17 +104,17 @@ pub fn cells(record: &Record, out: impl Write) -> io::Result<()> {
             row.extend(figures.map_or_else(Default::default, fields));
         }
         row.extend([
-            some(summary.and_then(|summary| summary.wire_p50_ms)),
-            some(summary.and_then(|summary| summary.wire_total_p50_ms)),
-            some(summary.and_then(|summary| summary.round_trips)),
-            some(summary.and_then(|summary| summary.total_round_trips)),
-            some(summary.and_then(|summary| Some(summary.handshake_bytes?.up))),
-            some(summary.and_then(|summary| Some(summary.handshake_bytes?.down))),
-            some(summary.and_then(|summary| Some(summary.first_byte_bytes?.up))),
-            some(summary.and_then(|summary| Some(summary.first_byte_bytes?.down))),
-            some(residual.map(|residual| residual.model_ms)),
-            some(residual.map(|residual| residual.residual_ms)),
-            some(residual.map(|residual| residual.flagged)),
+            or_empty(summary.and_then(|summary| summary.wire_p50_ms)),
+            or_empty(summary.and_then(|summary| summary.wire_total_p50_ms)),
+            or_empty(summary.and_then(|summary| summary.round_trips)),
+            or_empty(summary.and_then(|summary| summary.total_round_trips)),
+            or_empty(summary.and_then(|summary| Some(summary.handshake_bytes?.up))),
+            or_empty(summary.and_then(|summary| Some(summary.handshake_bytes?.down))),
+            or_empty(summary.and_then(|summary| Some(summary.first_byte_bytes?.up))),
+            or_empty(summary.and_then(|summary| Some(summary.first_byte_bytes?.down))),
+            or_empty(residual.map(|residual| residual.model_ms)),
+            or_empty(residual.map(|residual| residual.residual_ms)),
+            or_empty(residual.map(|residual| residual.flagged)),
         ]);
         csv.write_record(row)?;
     }
@@ -122,8 +122,8 @@ pub fn cells(record: &Record, out: impl Write) -> io::Result<()> {
 }
 
 /// A fault's kind and reason; both empty without one.
-fn fault(of: Option<&Fault>) -> (&'static str, &str) {
-    match of {
+fn fault(fault: Option<&Fault>) -> (&'static str, &str) {
+    match fault {
         None => ("", ""),
         Some(Fault::Spoiled(why)) => ("spoiled", why),
         Some(Fault::Disturbed(why)) => ("disturbed", why),
@@ -139,7 +139,7 @@ const FIGURES: [&str; 13] = [
 
 fn fields(figures: &Figures) -> [String; 13] {
     let ends = |interval: Option<(f64, f64)>| {
-        [some(interval.map(|(low, _)| low)), some(interval.map(|(_, high)| high))]
+        [or_empty(interval.map(|(low, _)| low)), or_empty(interval.map(|(_, high)| high))]
     };
     let [p50_low, p50_high] = ends(Some(figures.p50_interval_ms));
     let [p95_low, p95_high] = ends(figures.p95_interval_ms);
@@ -149,13 +149,13 @@ fn fields(figures: &Figures) -> [String; 13] {
         figures.p50_ms.to_string(),
         p50_low,
         p50_high,
-        some(figures.p95_ms),
+        or_empty(figures.p95_ms),
         p95_low,
         p95_high,
-        some(figures.p99_ms),
+        or_empty(figures.p99_ms),
         p99_low,
         p99_high,
-        some(figures.p999_ms),
+        or_empty(figures.p999_ms),
         figures.max_ms.to_string(),
         figures.mean_ms.to_string(),
     ]
@@ -171,15 +171,15 @@ fn axis_names() -> impl Iterator<Item = &'static str> {
     named.chain(["control"])
 }
 
-fn places(cell: &Cell) -> Vec<String> {
-    let place = |axis: Axis| match axis {
+fn axis_fields(cell: &Cell) -> Vec<String> {
+    let field = |axis: Axis| match axis {
         Axis::Size => cell.response_bytes.to_string(),
         axis => axis.value(cell),
     };
-    Axis::ALL.into_iter().map(place).chain([cell.control.to_string()]).collect()
+    Axis::ALL.into_iter().map(field).chain([cell.control.to_string()]).collect()
 }
 
-fn some(value: Option<impl ToString>) -> String {
+fn or_empty(value: Option<impl ToString>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }
 
@@ -191,9 +191,11 @@ pub fn visits(record: &Record, out: impl Write) -> io::Result<()> {
     let mut csv = Writer::from_writer(out);
     let own = ["block", "turn", "at_ms"];
     let end = ["warnings", "fault", "why"];
-    csv.write_record(PLACE.into_iter().chain(own).chain(BROWSER).chain(WIRE).chain(end))?;
+    csv.write_record(
+        VISIT_AXES.into_iter().chain(own).chain(BROWSER_COLUMNS).chain(PACKET_COLUMNS).chain(end),
+    )?;
     for visit in &record.visits {
-        let mut row = place(&record.visit_cells[visit.cell]).to_vec();
+        let mut row = visit_axis_fields(&record.visit_cells[visit.cell]).to_vec();
         row.extend([visit.block.to_string(), visit.turn.to_string(), visit.at_ms.to_string()]);
         row.extend(visit.browser.as_ref().map_or_else(Default::default, timings));
         row.extend(visit.wire.as_ref().map_or_else(Default::default, packets));
@@ -210,7 +212,7 @@ pub fn visits(record: &Record, out: impl Write) -> io::Result<()> {
 /// Errors of `out`.
 pub fn visit_cells(record: &Record, out: impl Write) -> io::Result<()> {
     let mut csv = Writer::from_writer(out);
-    let mut head: Vec<String> = PLACE.map(str::to_owned).to_vec();
+    let mut head: Vec<String> = VISIT_AXES.map(str::to_owned).to_vec();
     head.extend(["visits", "early", "round_trips"].map(str::to_owned));
     for time in ["tls", "wire_tls", "total", "wire_total", "load", "largest_paint"] {
         head.extend(FIGURES.map(|figure| format!("{time}_{figure}_ms")));
@@ -218,10 +220,10 @@ pub fn visit_cells(record: &Record, out: impl Write) -> io::Result<()> {
     csv.write_record(&head)?;
     for cell in &record.visit_cells {
         let summary = cell.summary.as_ref();
-        let mut row = place(cell).to_vec();
+        let mut row = visit_axis_fields(cell).to_vec();
         row.push(summary.map_or(0, |summary| summary.visits).to_string());
         row.push(summary.map_or(0, |summary| summary.early).to_string());
-        row.push(some(summary.and_then(|summary| summary.round_trips)));
+        row.push(or_empty(summary.and_then(|summary| summary.round_trips)));
         for figures in [
             summary.and_then(|summary| summary.tls.as_ref()),
             summary.and_then(|summary| summary.wire_tls.as_ref()),
@@ -237,9 +239,9 @@ pub fn visit_cells(record: &Record, out: impl Write) -> io::Result<()> {
     csv.flush()
 }
 
-const PLACE: [&str; 7] = ["browser", "server", "profile", "rtt_ms", "http", "page", "visit"];
+const VISIT_AXES: [&str; 7] = ["browser", "server", "profile", "rtt_ms", "http", "page", "visit"];
 
-fn place(cell: &VisitCell) -> [String; 7] {
+fn visit_axis_fields(cell: &VisitCell) -> [String; 7] {
     [
         cell.browser.clone(),
         cell.server.clone(),
@@ -251,7 +253,7 @@ fn place(cell: &VisitCell) -> [String; 7] {
     ]
 }
 
-const BROWSER: [&str; 11] = [
+const BROWSER_COLUMNS: [&str; 11] = [
     "connect_start_ms",
     "secure_connection_start_ms",
     "connect_end_ms",
@@ -265,23 +267,23 @@ const BROWSER: [&str; 11] = [
     "resources",
 ];
 
-fn timings(of: &BrowserTimings) -> [String; 11] {
+fn timings(times: &BrowserTimings) -> [String; 11] {
     [
-        of.connect_start_ms.to_string(),
-        some(of.secure_connection_start_ms),
-        of.connect_end_ms.to_string(),
-        of.request_start_ms.to_string(),
-        of.response_start_ms.to_string(),
-        of.response_end_ms.to_string(),
-        some(of.load_event_ms),
-        some(of.first_paint_ms),
-        some(of.largest_paint_ms),
-        of.protocol.clone(),
-        of.resources.to_string(),
+        times.connect_start_ms.to_string(),
+        or_empty(times.secure_connection_start_ms),
+        times.connect_end_ms.to_string(),
+        times.request_start_ms.to_string(),
+        times.response_start_ms.to_string(),
+        times.response_end_ms.to_string(),
+        or_empty(times.load_event_ms),
+        or_empty(times.first_paint_ms),
+        or_empty(times.largest_paint_ms),
+        times.protocol.clone(),
+        times.resources.to_string(),
     ]
 }
 
-const WIRE: [&str; 11] = [
+const PACKET_COLUMNS: [&str; 11] = [
     "label",
     "detail",
     "connections",
@@ -295,18 +297,18 @@ const WIRE: [&str; 11] = [
     "tickets",
 ];
 
-fn packets(of: &VisitPackets) -> [String; 11] {
+fn packets(wire: &VisitPackets) -> [String; 11] {
     [
-        of.label.clone(),
-        of.detail.clone(),
-        of.connections.to_string(),
-        of.early_connections.to_string(),
-        of.early_bytes.to_string(),
-        some(of.tls_ms),
-        some(of.first_byte_ms),
-        some(of.last_byte_ms),
-        some(of.round_trips),
-        some(of.group.as_ref()),
-        some(of.tickets),
+        wire.label.clone(),
+        wire.detail.clone(),
+        wire.connections.to_string(),
+        wire.early_connections.to_string(),
+        wire.early_bytes.to_string(),
+        or_empty(wire.tls_ms),
+        or_empty(wire.first_byte_ms),
+        or_empty(wire.last_byte_ms),
+        or_empty(wire.round_trips),
+        or_empty(wire.group.as_ref()),
+        or_empty(wire.tickets),
     ]
 }

@@ -91,10 +91,10 @@ fn pairs(cells: &[Cell]) -> Vec<(usize, usize, String)> {
     found
 }
 
-/// The values of a cell on the axes of effects; `rest` has to be equal.
+/// The values of a cell on the axes of effects; `fixed` has to be equal.
 #[derive(Clone, PartialEq)]
 struct Coordinates<'a> {
-    rest: (&'a str, &'a str, &'a str, &'a str, u64),
+    fixed: (&'a str, &'a str, &'a str, &'a str, u64),
     server: &'a str,
     transport: &'a str,
     tls: &'a str,
@@ -110,7 +110,7 @@ struct Coordinates<'a> {
 impl<'a> Coordinates<'a> {
     fn of(cell: &'a Cell) -> Self {
         Self {
-            rest: (
+            fixed: (
                 &cell.experiment,
                 &cell.client,
                 &cell.workload,
@@ -153,8 +153,8 @@ fn step(a: &Coordinates<'_>, b: &Coordinates<'_>) -> Option<String> {
             // A full handshake has no token.
             let token = if a.kind == "full" { b.token } else { a.token };
             let moved = Coordinates { kind: b.kind, token, ..a.clone() };
-            let kind_with_options = if token && !a.token { " with an address token" } else { "" };
-            by(moved, a.kind, &format!("{}{kind_with_options}", b.kind)).filter(|_| forwards)
+            let with_token = if token && !a.token { " with an address token" } else { "" };
+            by(moved, a.kind, &format!("{}{with_token}", b.kind)).filter(|_| forwards)
         }
         () if a.token != b.token => {
             by(Coordinates { token: true, ..a.clone() }, "without", "token")
@@ -188,8 +188,8 @@ fn step(a: &Coordinates<'_>, b: &Coordinates<'_>) -> Option<String> {
             b.certificate,
         )
         .filter(|_| {
-            let compressed = b.certificate.strip_suffix(COMPRESSED) == Some(a.certificate);
-            let both_plain = !b.certificate.ends_with(COMPRESSED);
+            let compressed = b.certificate.strip_suffix(COMPRESSED_SUFFIX) == Some(a.certificate);
+            let both_plain = !b.certificate.ends_with(COMPRESSED_SUFFIX);
             compressed || (a.certificate == "ecdsa-p256" && both_plain)
         }),
         () if a.server != b.server => {
@@ -200,8 +200,8 @@ fn step(a: &Coordinates<'_>, b: &Coordinates<'_>) -> Option<String> {
     }
 }
 
-/// What the names of compressed certificates end with.
-const COMPRESSED: &str = " compressed";
+/// The end of the names of compressed certificates.
+const COMPRESSED_SUFFIX: &str = " compressed";
 
 /// Each kind is compared with those before it.
 const KINDS: [&str; 4] = ["full", "resumed", "0-RTT", "refused"];
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_are_compared_that_differ_in_one_respect() {
+    fn cells_that_differ_in_one_respect_are_compared() {
         let mut cells = vec![cell("full", false), cell("0-RTT", false), cell("0-RTT", true)];
         cells.push(Cell { control: true, ..cell("full", false) });
         cells.push(Cell { server: "nginx".to_owned(), ..cell("full", false) });
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn quic_is_compared_with_tcp_and_tokens_with_none() {
+    fn quic_is_compared_with_tcp_and_tokens_with_no_token() {
         let quic = |kind: &str, token: bool| Cell {
             transport: "quic".to_owned(),
             http: "3".to_owned(),
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_counts_what_differs_against_what_chance_allows() {
+    fn a_control_counts_the_differing_pairs_and_those_that_chance_allows() {
         let arms = |shift: f64| -> Vec<Sample> {
             (0..60)
                 .flat_map(|block| {

@@ -69,9 +69,10 @@ pub(crate) fn savings(record: &Record) -> Vec<Saving<'_>> {
             tcp && other.over_quic() && other.kind == "0-RTT" && same_except(other, cell, &axes)
         });
         let early_quic_ms = quic.and_then(p50);
-        let place = |cell: &Cell| record.cells.iter().position(|it| std::ptr::eq(it, cell));
-        let pair = (place(full), place(cell));
-        let effect = record.effects.iter().find(|it| (Some(it.from), Some(it.to)) == pair);
+        let index = |cell: &Cell| record.cells.iter().position(|other| std::ptr::eq(other, cell));
+        let pair = (index(full), index(cell));
+        let effect =
+            record.effects.iter().find(|effect| (Some(effect.from), Some(effect.to)) == pair);
         savings.push(Saving {
             early: cell,
             significant: effect.map(|effect| effect.significant),
@@ -91,8 +92,8 @@ pub(crate) fn sentences(record: &Record) -> Vec<String> {
     let savings = savings(record);
     // The network closest to a typical visitor's.
     let typical = savings.iter().min_by(|a, b| {
-        let far = |saving: &Saving<'_>| (saving.early.rtt_ms.max(1e-3) / 30.0).ln().abs();
-        far(a).total_cmp(&far(b))
+        let distance = |saving: &Saving<'_>| (saving.early.rtt_ms.max(1e-3) / 30.0).ln().abs();
+        distance(a).total_cmp(&distance(b))
     });
     if let Some(saving) = typical {
         sentences.push(saving_sentence(saving));
@@ -112,10 +113,11 @@ pub(crate) fn sentences(record: &Record) -> Vec<String> {
             (all, measured) if all == measured => all.to_string(),
             (some, all) => format!("{some} of {all}"),
         };
-        let of = |significant| savings.iter().filter(|s| s.significant == significant).count();
+        let networks_with =
+            |significant| savings.iter().filter(|s| s.significant == significant).count();
         let others = [
-            (of(Some(false)), "there is no difference beyond chance"),
-            (of(None), "there are too few samples to say"),
+            (networks_with(Some(false)), "there is no difference beyond chance"),
+            (networks_with(None), "there are too few samples to say"),
         ];
         let others: String = (others.iter().filter(|(networks, _)| *networks > 0))
             .map(|(networks, why)| format!("; on {networks} {why}"))
@@ -215,9 +217,9 @@ pub(crate) fn typical_visits(record: &Record) -> Vec<VisitPair<'_>> {
         let page = pages.iter().position(|page| *page == pair.on.page);
         let server = record.servers.iter().position(|server| server.name == pair.on.server);
         let rtt_ms = pair.on.rtt_ms.max(1e-3);
-        let walkthrough_pairs = rtt_ms.total_cmp(&WALK_THROUGH_RTT_MS).is_ne();
-        let far = ((rtt_ms / 30.0).ln().abs() * 1e6) as u64;
-        (page.unwrap_or(pages.len()), walkthrough_pairs, far, server.unwrap_or(usize::MAX))
+        let has_other_rtt = rtt_ms.total_cmp(&WALK_THROUGH_RTT_MS).is_ne();
+        let distance = ((rtt_ms / 30.0).ln().abs() * 1e6) as u64;
+        (page.unwrap_or(pages.len()), has_other_rtt, distance, server.unwrap_or(usize::MAX))
     };
     let Some(best) = pairs.iter().min_by_key(|pair| rank(pair)) else { return Vec::new() };
     let like = best.on;

@@ -83,11 +83,11 @@ fn text(
 
 /// Replaces characters that XML 1.0 cannot represent (section 2.2).
 fn allowed(text: &str) -> String {
-    let can = |c: char| {
+    let is_allowed = |c: char| {
         matches!(c, '\t' | '\n' | '\r' | '\u{20}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}')
             || c >= '\u{10000}'
     };
-    text.chars().map(|c| if can(c) { c } else { '\u{fffd}' }).collect()
+    text.chars().map(|c| if is_allowed(c) { c } else { '\u{fffd}' }).collect()
 }
 
 const MAX_FINDINGS: usize = 1000;

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use firstflight_units::is_unprintable;
 
 use crate::headline::sentences;
+use crate::html::setup::quoted;
 use crate::tables::{self, Table};
 use crate::{CheckOutcome, Record, terminal};
 
@@ -47,7 +48,8 @@ pub fn render(record: &Record) -> String {
         let _ = writeln!(text, "- {}", escaped(line));
     }
     if !record.command.is_empty() {
-        let command = record.command.join(" ").replace(['\n', '\r'], " ");
+        let words: Vec<_> = record.command.iter().map(|word| quoted(word)).collect();
+        let command = words.join(" ").replace(['\n', '\r'], " ");
         let _ = writeln!(text, "\n```sh\nfirstflight {}\n```", command.replace("```", "'''"));
     }
     text
@@ -63,8 +65,8 @@ pub fn check_outcomes(outcomes: &[CheckOutcome]) -> String {
             () => "\u{274c}",
         };
         let _ = writeln!(text, "- {mark} {}: {}", outcome.group, escaped(&outcome.claim()));
-        let more = outcome.undecided.iter().chain(&outcome.findings);
-        for finding in more.take(MAX_FINDINGS) {
+        let findings = outcome.findings.iter().take(MAX_FINDINGS);
+        for finding in outcome.undecided.iter().chain(findings) {
             let _ = writeln!(text, "  - {}", escaped(finding));
         }
         let rest = outcome.findings.len().saturating_sub(MAX_FINDINGS);

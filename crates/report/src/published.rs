@@ -3,7 +3,7 @@
 use crate::axes::QUIC;
 
 /// The ping-pong matrix (C++ and OpenSSL 1.1.1): means in milliseconds, full, full + TFO, resumed,
-/// resumed + TFO; up to TLS 1.2 and TLS 1.3 in turn.
+/// resumed + TFO; first up to TLS 1.2, then TLS 1.3.
 #[expect(clippy::approx_constant, reason = "6.28 ms were measured, not computed")]
 const PING_PONG: [(f64, [[f64; 4]; 2]); 4] = [
     (200.0, [[809.50, 609.20, 704.90, 504.80], [609.30, 409.40, 602.60, 402.50]]),
@@ -19,7 +19,7 @@ const CURL: [(f64, [[f64; 3]; 3]); 2] = [
     (260.0, [[0.62, 0.92, 0.92], [0.62, 0.90, 0.90], [0.59, 0.59, 0.59]]),
 ];
 
-/// The same over HTTP/3.
+/// curl's figures over HTTP/3.
 const CURL_3: [(f64, [[f64; 3]; 3]); 2] = [
     (18.0, [[0.032, 0.051, 0.053], [0.031, 0.051, 0.052], [0.032, 0.033, 0.051]]),
     (260.0, [[0.30, 0.62, 0.62], [0.29, 0.62, 0.62], [0.29, 0.29, 0.62]]),
@@ -30,7 +30,7 @@ const BLUEPRINT: [(&str, [f64; 4]); 2] =
     [("full", [3.5, 4.8, 7.2, 12.0]), ("0-RTT", [0.8, 1.2, 2.4, 5.1])];
 
 /// The server walk-through of 2019, by hand in Firefox's network panel at a ping of about 112 ms:
-/// milliseconds with 0-RTT off and on. Of the image no TLS set-up was published.
+/// milliseconds with 0-RTT off and on. No TLS set-up was published for the image.
 const WALK_THROUGH_FIGURES: [(&str, WalkThrough); 2] = [
     ("small", WalkThrough { tls: Some([117.0, 0.0]), total: [333.0, 221.0] }),
     ("image", WalkThrough { tls: None, total: [3500.0, 3000.0] }),
@@ -41,7 +41,7 @@ const WALK_THROUGH_FIGURES: [(&str, WalkThrough); 2] = [
 pub(crate) const ACCESS_ORDER: [&str; 8] =
     ["fibre", "fibre+wifi", "adsl", "adsl+wifi", "4g", "3g", "2g", "geo"];
 
-/// The place of a network in that ranking, from 0; `None` if it is not in it.
+/// The index of a network in [`ACCESS_ORDER`]; `None` if it is not ranked.
 pub(crate) fn access_place(profile: &str) -> Option<usize> {
     ACCESS_ORDER.iter().position(|name| *name == profile)
 }
@@ -49,17 +49,17 @@ pub(crate) fn access_place(profile: &str) -> Option<usize> {
 /// The profile of the walk-through's path.
 pub(crate) const WALK_THROUGH: &str = "walkthrough";
 
-/// Its round-trip time.
+/// The round-trip time of the walk-through's path.
 pub(crate) const WALK_THROUGH_RTT_MS: f64 = 112.0;
 
-/// What the walk-through has of a page, in milliseconds with 0-RTT off and on.
+/// The walk-through's figures for a page, in milliseconds with 0-RTT off and on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct WalkThrough {
     pub tls: Option<[f64; 2]>,
     pub total: [f64; 2],
 }
 
-/// The walk-through's figures of a page, by the page's name in visit cells.
+/// The walk-through's figures for a page, by the page's name in visit cells.
 pub(crate) fn walk_through(page: &str) -> Option<WalkThrough> {
     WALK_THROUGH_FIGURES.iter().find(|(name, _)| *name == page).map(|(_, figures)| *figures)
 }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_stand_where_they_were_published() {
+    fn published_figures_are_found_by_their_axes() {
         assert_eq!(ping_pong(200.0, "1.2", "full", false), Some(809.50));
         assert_eq!(ping_pong(20.0, "1.3", "resumed", true), Some(42.53));
         assert_eq!(ping_pong(20.0, "1.3", "0-RTT", false), None, "they had no such column");

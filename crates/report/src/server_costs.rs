@@ -2,7 +2,7 @@ use maud::{Markup, html};
 
 use crate::charts::{Bar, BarChart, BarGroup};
 
-/// What servers cost for the same work, as a picture that stands alone.
+/// The costs of servers for the same work, as a standalone SVG file.
 #[derive(Clone, Debug)]
 pub struct ServerCosts<'a> {
     /// What is compared. It is drawn above the bars, with the unit.
@@ -31,7 +31,7 @@ impl ServerCosts<'_> {
         };
         let drawing: Markup = chart.draw();
         let drawing = html! { (drawing) }.into_string();
-        // Within a page neither is needed.
+        // A drawing within a page needs neither the namespace nor a style of its own.
         let head = "<svg xmlns=\"http://www.w3.org/2000/svg\" ";
         let drawing = drawing.replacen("<svg ", head, 1);
         match drawing.split_once('>') {

@@ -59,11 +59,11 @@ pub fn data_quality(record: &Record) -> String {
     };
     if !record.visits.is_empty() {
         let (warned, visits) = crate::visits::warned(record);
-        let kept = record.visits.iter().filter(|visit| visit.fault.is_none()).count();
+        let good = record.visits.iter().filter(|visit| visit.fault.is_none()).count();
         let _ = writeln!(
             text,
             "{visits} visits; {} left out; browser and packets disagree in {warned}",
-            visits - kept
+            visits - good
         );
     }
     if record.disturbed() > 0 {

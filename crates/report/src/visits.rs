@@ -44,7 +44,7 @@ impl<'a> VisitPair<'a> {
         Some((shown_total(off), shown_total(on)))
     }
 
-    /// The difference of the same figure with its interval, if there is one.
+    /// The difference of these medians with its interval, if there is one.
     pub(crate) fn interval(&self) -> Option<Interval> {
         let effect = self.effect?;
         match (effect.load_ms, self.on.has_subresources()) {
@@ -128,9 +128,9 @@ pub(crate) fn phases_ms(record: &Record, cell: &VisitCell) -> Option<[f64; 4]> {
     Some([median(0)?, median(1)?, median(2)?, median(3)?])
 }
 
-/// The phases of one visit. `None` for a connection that was there before.
+/// The phases of one visit. Returns `None` for a reused connection.
 fn phases_of(cell: &VisitCell, times: &BrowserTimings) -> Option<[f64; 4]> {
-    // Over HTTP/3 a handshake is QUIC's and TLS's in one, and early data does not wait for its end.
+    // Over HTTP/3 QUIC and TLS share one handshake, and early data does not wait for its end.
     let (secure, ready) = match cell.http.as_str() {
         "3" => (times.connect_start_ms, times.request_start_ms.min(times.connect_end_ms)),
         _ => (times.secure_connection_start_ms?, times.connect_end_ms),
@@ -145,7 +145,7 @@ fn phases_of(cell: &VisitCell, times: &BrowserTimings) -> Option<[f64; 4]> {
     ])
 }
 
-/// Which of the record's browsers send early data as they are shipped, a sentence each.
+/// Whether the record's browsers send early data with default settings, a sentence each.
 pub(crate) fn as_shipped(record: &Record) -> Vec<&'static str> {
     let visited = |make: &str| {
         record.visit_cells.iter().any(|cell| cell.browser.split('-').next() == Some(make))
@@ -162,8 +162,8 @@ pub(crate) fn as_shipped(record: &Record) -> Vec<&'static str> {
     here.map(|(_, sentence)| sentence).collect()
 }
 
-/// The name of a visit cell: `Firefox, nginx, HTTP/2, small page at 4g (53 ms), return
-/// kind_with_options 0-RTT`.
+/// The name of a visit cell: `Firefox, nginx, HTTP/2, small page at 4g (53 ms), return,
+/// 0-RTT on`.
 pub(crate) fn name(cell: &VisitCell) -> String {
     format!("{}, {}", place(cell), visit(&cell.visit))
 }

@@ -1,4 +1,4 @@
-//! The intervals hold what they promise, on simulated times of connections: skewed, with stalls.
+//! Coverage of the intervals on simulated times of connections: skewed, with stalls.
 
 use firstflight_report::statistics::{
     Interval, allowed_by_chance, ascending, difference_of_medians, paired_difference_of_medians,
@@ -7,14 +7,14 @@ use firstflight_report::statistics::{
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-/// A skewed distribution of which the true percentiles are known.
+/// A skewed distribution whose percentiles are known.
 #[derive(Clone, Copy, Debug)]
 enum Skewed {
     /// Times between chance events; mean 1.
     Exponential,
-    /// The exponential of a normal one, sigma 1.
+    /// The exponential of a normal variable with sigma 1.
     LogNormal,
-    /// A heavy tail: a variance, but hardly.
+    /// A heavy tail, with a barely finite variance.
     Pareto,
 }
 
@@ -63,7 +63,7 @@ fn normal_below(z: f64) -> f64 {
 
 const REPETITIONS: usize = 2_000;
 
-/// How many of the repetitions hold the truth, as a share.
+/// The share of repetitions whose interval contains the true value.
 fn share(mut holds: impl FnMut(&mut SmallRng) -> bool, seed: u64) -> f64 {
     let mut rng = SmallRng::seed_from_u64(seed);
     let held = (0..REPETITIONS).filter(|_| holds(&mut rng)).count();

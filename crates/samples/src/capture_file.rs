@@ -25,7 +25,7 @@ impl CaptureFile {
     /// Creates the file and the directory above it.
     ///
     /// # Errors
-    /// The system's, if it cannot be written.
+    /// The system's, if the file cannot be written.
     pub fn create(path: &Path, info: &CaptureInfo<'_>) -> io::Result<Self> {
         if let Some(directory) = path.parent() {
             fs::create_dir_all(directory)?;
@@ -43,7 +43,7 @@ impl CaptureFile {
     /// Writes a file with a single connection.
     ///
     /// # Errors
-    /// The system's, if it cannot be written.
+    /// The system's, if the file cannot be written.
     pub fn write_one(
         path: &Path,
         info: &CaptureInfo<'_>,
@@ -56,7 +56,7 @@ impl CaptureFile {
     }
 
     /// Adds the packets of a connection, preceded by the secrets that decrypt them. A packet that
-    /// the link duplicated was sent once, and is there once.
+    /// the link duplicated is written once.
     ///
     /// # Errors
     /// The system's, if the file cannot be written.
@@ -64,7 +64,7 @@ impl CaptureFile {
         self.0.secrets(secrets)?;
         let offset = unix_offset_ns();
         let mut packets = packets.to_vec();
-        // Of copies a delivered one.
+        // Of the copies of a packet, a delivered one is kept.
         packets.sort_by_key(|packet| (packet.arrival_ns, packet.dropped_by.is_some()));
         packets.dedup_by(|later, earlier| later.is_copy_of(earlier));
         for packet in packets {
@@ -83,7 +83,7 @@ impl CaptureFile {
         Ok(())
     }
 
-    /// Makes what was written so far visible to readers.
+    /// Flushes the file, so that readers see what was added so far.
     ///
     /// # Errors
     /// The system's, if the file cannot be written.

@@ -14,7 +14,7 @@ use crate::{CertificateKind, CipherSuite, Group, HttpVersion, RequestedConnectio
 
 /// The properties in which TLS contexts differ.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
+struct ContextKey {
     version: Version,
     group: Group,
     cipher: CipherSuite,
@@ -30,8 +30,8 @@ struct Key {
 pub struct Connectors {
     trust: Trust,
     key_log: Arc<KeyLogLines>,
-    tcp: RefCell<HashMap<Key, Connector>>,
-    quic: RefCell<HashMap<Key, Arc<ClientCrypto>>>,
+    tcp: RefCell<HashMap<ContextKey, Connector>>,
+    quic: RefCell<HashMap<ContextKey, Arc<ClientCrypto>>>,
 }
 
 impl Connectors {
@@ -46,7 +46,7 @@ impl Connectors {
     /// # Errors
     /// [`TlsError`].
     pub fn tcp(&self, requested: &RequestedConnection) -> Result<Connector, TlsError> {
-        let key = Key::of(requested);
+        let key = ContextKey::of(requested);
         if let Some(connector) = self.tcp.borrow().get(&key) {
             return Ok(connector.clone());
         }
@@ -62,18 +62,18 @@ impl Connectors {
     /// # Errors
     /// [`TlsError`].
     pub fn quic(&self, requested: &RequestedConnection) -> Result<Arc<ClientCrypto>, TlsError> {
-        let key = Key::of(requested);
+        let key = ContextKey::of(requested);
         if let Some(crypto) = self.quic.borrow().get(&key) {
             return Ok(crypto.clone());
         }
         let mut config = self.config(key);
-        config.alpn = vec![key.http.map_or(PING_PONG, HttpVersion::alpn).to_vec()];
+        config.alpn = vec![key.http.map_or(PING_PONG_ALPN, HttpVersion::alpn).to_vec()];
         let crypto = ClientCrypto::new(config)?;
         self.quic.borrow_mut().insert(key, crypto.clone());
         Ok(crypto)
     }
 
-    fn config(&self, key: Key) -> ConnectorConfig {
+    fn config(&self, key: ContextKey) -> ConnectorConfig {
         let mut config = ConnectorConfig::new(self.trust.clone());
         (config.min_version, config.max_version) = (key.version, key.version);
         config.ciphers = CipherPolicy {
@@ -88,7 +88,7 @@ impl Connectors {
     }
 }
 
-impl Key {
+impl ContextKey {
     fn of(requested: &RequestedConnection) -> Self {
         Self {
             version: requested.version,
@@ -102,11 +102,11 @@ impl Key {
 }
 
 /// The ALPN protocol of ping-pong over QUIC, which requires one (RFC 9001 section 8.1).
-const PING_PONG: &[u8] = b"firstflight-ping-pong";
+const PING_PONG_ALPN: &[u8] = b"firstflight-ping-pong";
 
 /// The groups that the client offers: only that of the cell, so that no server can choose another.
 /// Before TLS 1.3 the list also restricts the curves of certificates (RFC 8422 section 5.1.1).
-fn groups(key: Key) -> String {
+fn groups(key: ContextKey) -> String {
     match (key.version, key.group) {
         (Version::Tls13, group) | (_, group @ Group::P256) => group.name().to_owned(),
         (_, group) => format!("{group}:{}", Group::P256),
@@ -131,8 +131,8 @@ impl Ticket {
         }
     }
 
-    /// Returns a copy that claims to have been issued so many seconds earlier. Every server that
-    /// checks the ticket's age refuses its early data and resumes all the same.
+    /// Returns a copy that claims to have been issued `seconds` earlier. Every server that checks
+    /// the ticket's age refuses its early data, but resumes the session.
     ///
     /// The lab refuses early data this way because it works on any server. A HelloRetryRequest
     /// would refuse it too, but costs a further round trip and needs a group that the server lacks.
@@ -166,12 +166,12 @@ impl<K: Eq + Hash, V> IssuerPool<K, V> {
         self.0.get_mut(issuer)?.pop()
     }
 
-    /// Adds values; at most `MAX_TICKETS` are kept, the newest.
+    /// Adds values; only the newest `MAX_VALUES_PER_ISSUER` of an issuer are kept.
     pub fn add(&mut self, issuer: K, values: Vec<V>) {
-        let kept = self.0.entry(issuer).or_default();
-        kept.extend(values);
-        if kept.len() > MAX_TICKETS {
-            kept.drain(..kept.len() - MAX_TICKETS);
+        let stored = self.0.entry(issuer).or_default();
+        stored.extend(values);
+        if stored.len() > MAX_VALUES_PER_ISSUER {
+            stored.drain(..stored.len() - MAX_VALUES_PER_ISSUER);
         }
     }
 }
@@ -187,5 +187,5 @@ impl<K: Eq + Hash> TicketPool<K> {
     }
 }
 
-/// More than are ever used at the same time.
-const MAX_TICKETS: usize = 512;
+/// Values kept for each issuer, at most: more than are ever in use at the same time.
+const MAX_VALUES_PER_ISSUER: usize = 512;

@@ -28,8 +28,8 @@ pub struct RequestedConnection {
     pub cipher: CipherSuite,
     /// The kind of the server's certificate.
     pub certificate: CertificateKind,
-    /// Whether the certificate is compressed (RFC 8879), which the client offers only then; full
-    /// handshakes of TLS 1.3 only.
+    /// Whether the certificate is compressed (RFC 8879); otherwise the client does not offer
+    /// compression. Full handshakes of TLS 1.3 only.
     pub compression: bool,
 }
 
@@ -62,7 +62,7 @@ impl RequestedConnection {
         format!("{}{compressed}", self.certificate)
     }
 
-    /// Whether it runs over QUIC.
+    /// Whether the connection runs over QUIC.
     pub fn over_quic(&self) -> bool {
         self.transport == Transport::Quic
     }
@@ -74,7 +74,7 @@ impl RequestedConnection {
 pub fn round_trips(requested: &RequestedConnection) -> u32 {
     if requested.over_quic() {
         // The ClientHello is in the first packet: QUIC has no other connection set-up. A long chain
-        // exceeds three times the client's first datagram, and its rest comes a round trip later
+        // exceeds three times the client's first datagram, so its end comes a round trip later
         // (RFC 9000 section 8.1), compressed or not: keys and signatures do not compress.
         return match (requested.kind, requested.certificate) {
             (HandshakeKind::ZeroRtt, _) => 1,
@@ -135,7 +135,7 @@ pub enum Transport {
 /// The client implementation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ClientKind {
-    /// This project's.
+    /// This project's client.
     Firstflight,
     /// ngtcp2's `gtlsclient`. HTTP/3 only; all of its times come from packets.
     Ngtcp2,
@@ -171,11 +171,11 @@ pub enum Group {
     X25519MlKem768,
 }
 
-/// The cipher suite that the client offers (RFC 8446 appendix B.4). TLS 1.3 only: it says how a
-/// connection is encrypted, and not how its keys are exchanged.
+/// The cipher suite that the client offers (RFC 8446 appendix B.4). TLS 1.3 only, where it does not
+/// determine the key exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CipherSuite {
-    /// All, of which the server chooses one.
+    /// All suites; the server chooses one.
     Negotiated,
     /// AES-128-GCM.
     Aes128Gcm,
@@ -194,7 +194,7 @@ pub enum CertificateKind {
     Rsa2048,
     /// Ed25519.
     Ed25519,
-    /// RSA of 4,096 bits, with two intermediate certificates. The others are alone.
+    /// RSA of 4,096 bits, with two intermediate certificates. The other kinds have none.
     Rsa4096Chain,
 }
 
@@ -210,7 +210,7 @@ pub enum ResponseSize {
 }
 
 impl ClientKind {
-    /// The only transport of a client; `None` if it has both.
+    /// The client's only transport; `None` if it supports both.
     pub fn transport(self) -> Option<Transport> {
         match self {
             Self::Firstflight => None,
@@ -259,7 +259,7 @@ impl HttpVersion {
 }
 
 impl ResponseSize {
-    /// The path of the content with this length at the servers.
+    /// The path at which servers have content of this length.
     pub fn path(self) -> &'static str {
         match self {
             Self::OneKib => "/1k",
@@ -278,7 +278,7 @@ impl ResponseSize {
     }
 }
 
-/// Defines the names of an axis' values, and implements `Display` and `FromStr` by them.
+/// Defines the names of an axis' values, and implements `Display` and `FromStr` with them.
 #[macro_export]
 macro_rules! axis_values {
     ($axis:ident, $what:literal, [$($value:ident = $name:literal),+]) => {
@@ -306,11 +306,11 @@ macro_rules! axis_values {
             fn from_str(text: &str) -> Result<Self, String> {
                 // `0rtt` is easier to type than `0-RTT`.
                 let plain = |name: &str| name.replace('-', "").to_ascii_lowercase();
-                let is_it = |value: &Self| plain(value.name()) == plain(text);
-                let found = Self::ALL.into_iter().find(is_it);
+                let matches = |value: &Self| plain(value.name()) == plain(text);
+                let found = Self::ALL.into_iter().find(matches);
                 found.ok_or_else(|| {
-                    let axis_values = [$($name),+].join(", ");
-                    format!(concat!("unknown ", $what, " {:?}; allowed are {}"), text, axis_values)
+                    let allowed = [$($name),+].join(", ");
+                    format!(concat!("unknown ", $what, " {:?}; allowed are {}"), text, allowed)
                 })
             }
         }
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn round_trips_are_those_of_the_protocols() {
+    fn round_trips_are_as_the_protocols_require() {
         let expected = |version, kind, tfo| {
             round_trips(&RequestedConnection {
                 version,

@@ -33,7 +33,7 @@ pub struct ConnectionOffer {
 /// Limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ExchangeLimits {
-    /// The longest body of a response.
+    /// The maximum length of a response's content, in bytes.
     pub response_bytes: usize,
     /// How long a connection over TCP waits for tickets after its response, if it has none yet.
     pub tcp_ticket_timeout: Duration,
@@ -45,7 +45,7 @@ pub struct Exchange {
     pub times: Times,
     /// The handshake as TLS reports it, for probes and where no packets are captured.
     pub handshake: Option<Handshake>,
-    /// The least round-trip time that the kernel or QUIC measured.
+    /// The lowest round-trip time that the kernel or QUIC measured.
     pub min_rtt: Option<Duration>,
     /// Whether the server acknowledged data in the SYN (RFC 7413), as the kernel reports it.
     pub syn_data: bool,
@@ -60,7 +60,7 @@ pub struct Exchange {
 }
 
 /// Makes a connection to the address of `target`'s server and requests `target`; a ping-pong
-/// connection uses its host only. Sets `local` as soon as the socket exists.
+/// connection uses its host only. Sets `local` to the client's address as soon as it is known.
 ///
 /// # Errors
 /// [`ClientError`]; [`ClientError::WeirdReply`] if the response is neither a success nor a
@@ -157,13 +157,13 @@ async fn tcp_get(
     };
     let mut sessions = std::mem::take(&mut response.sessions);
     let wait = if sessions.is_empty() { limits.tcp_ticket_timeout } else { Duration::ZERO };
-    let made = tcp_exchange(times, response.facts, response.tcp, Vec::new());
+    let base = tcp_exchange(times, response.facts, response.tcp, Vec::new());
     sessions.extend(response.exchange.close(wait).await);
     Ok(Exchange {
         response_bytes: response.body.len(),
         server: server_name(&response.head),
         tickets: sessions.into_iter().map(Ticket::Tcp).collect(),
-        ..made
+        ..base
     })
 }
 
@@ -293,7 +293,7 @@ fn quic_exchange(
     Exchange {
         times,
         handshake,
-        // QUIC's initial value, before there is a measurement.
+        // Before the first measurement QUIC reports its initial value.
         min_rtt: Some(min_rtt).filter(|rtt| !rtt.is_zero() && *rtt < MAX_MIN_RTT),
         syn_data: false,
         response_bytes: PONG_BYTES,
@@ -306,7 +306,7 @@ fn quic_exchange(
 /// The length of PONG.
 const PONG_BYTES: usize = 4;
 
-/// A longer round-trip time is no measurement.
+/// A longer round-trip time is QUIC's initial value, not a measurement.
 const MAX_MIN_RTT: Duration = Duration::from_secs(60);
 
 /// How long closing a connection may take.
@@ -314,5 +314,5 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a QUIC connection waits for tickets and tokens after its response. With early data the
 /// response arrives a round trip before the server confirms the handshake, and tickets and tokens
-/// come with that.
+/// come with that confirmation.
 const QUIC_TICKET_TIMEOUT: Duration = Duration::from_secs(2);

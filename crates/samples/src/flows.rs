@@ -61,15 +61,16 @@ pub struct Flow {
     pub facts: FlowFacts,
     /// The packets one by one, if the connection was traced.
     pub trace: Option<Trace>,
-    /// By how much the link delivered the latest of its packets too late, in nanoseconds.
+    /// The largest lateness of a packet, in nanoseconds: how long after its due time the link
+    /// delivered it.
     pub lateness_ns: u64,
-    /// For how long of that the machine did not run the link.
+    /// The part of that lateness in which the machine did not run the link, in nanoseconds.
     pub stalled_ns: u64,
     /// Bytes of IP packets until the handshake was complete, if it was.
     pub handshake_bytes: Option<Bytes>,
-    /// Bytes of IP packets until the first byte of the response, or to the end without one.
+    /// Bytes of IP packets until the first byte of the response, or to the end if there was none.
     pub first_byte_bytes: Bytes,
-    /// The cell of the link that dropped packets of it.
+    /// The cell of the link that dropped packets of this connection.
     pub dropped_by: Option<&'static str>,
 }
 
@@ -90,8 +91,8 @@ impl Flows {
         for (facts, trace) in observer.finish_traced(|facts| traced.contains(&facts.client)) {
             let indices = by_port.get(&facts.client.port()).into_iter().flatten();
             let packets = indices.map(|index| &batch.packets[*index]);
-            let ends = (facts.client, facts.server);
-            flows.entry(ends).or_default().push(Flow::new(facts, trace, packets));
+            let endpoints = (facts.client, facts.server);
+            flows.entry(endpoints).or_default().push(Flow::new(facts, trace, packets));
         }
         Self { flows, by_port }
     }
@@ -107,8 +108,8 @@ impl Flows {
         packets.filter(|packet| flow.facts.contains(&wire_packet(packet)))
     }
 
-    /// The connection of a sample. Ports are reused, so of several connections between the same
-    /// addresses it is the one that started closest to the sample.
+    /// The connection of a sample. Ports are reused: of several connections between the same
+    /// addresses, the one that started closest to the sample is returned.
     pub fn flow(&self, record: &ClientRecord) -> Option<&Flow> {
         if let Some(random) = &record.client_random {
             let matches = |flow: &&Flow| {
@@ -170,8 +171,8 @@ pub fn sample_from_flow(record: &ClientRecord, flow: Option<&Flow>, origin_ns: u
 }
 
 impl Flow {
-    /// `packets` has those of the connection; others are ignored. Copies that the link made were
-    /// sent once.
+    /// `packets` includes those of the connection; others are ignored. Copies that the link made
+    /// count once.
     fn new<'b>(
         facts: FlowFacts,
         trace: Option<Trace>,
@@ -193,7 +194,7 @@ impl Flow {
         };
         let mut counted: HashSet<(u64, LinkDirection, &[u8])> = HashSet::new();
         for packet in packets {
-            // On another path a connection may have the same port at the same time.
+            // A connection on another path may have the same port at the same time.
             if !flow.facts.contains(&wire_packet(packet)) {
                 continue;
             }
@@ -236,7 +237,7 @@ fn client_time(packet: &CapturedPacket) -> u64 {
     }
 }
 
-/// Adds the bytes of an IP packet.
+/// Adds the length of an IP packet.
 fn add(bytes: &mut Bytes, packet: &CapturedPacket) {
     let length = (packet.length - ETHERNET_HEADER_BYTES) as u64;
     match packet.direction {
@@ -339,12 +340,12 @@ pub fn client_port(frame: &[u8], direction: LinkDirection) -> Option<u16> {
         6 => 40,
         _ => usize::from(ip.first()? & 0xf) * 4,
     };
-    let tcp = ip.get(header..)?;
+    let ports = ip.get(header..)?;
     let at = match direction {
         LinkDirection::Up => 0,
         LinkDirection::Down => 2,
     };
-    Some(u16::from_be_bytes([*tcp.get(at)?, *tcp.get(at + 1)?]))
+    Some(u16::from_be_bytes([*ports.get(at)?, *ports.get(at + 1)?]))
 }
 
 fn milliseconds(ns: u64) -> f64 {
@@ -399,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_says_how_late_the_link_was_and_for_how_long_the_machine_did_not_run_it() {
+    fn a_sample_has_the_lateness_of_the_link_and_the_part_caused_by_the_machine() {
         let late = CapturedPacket {
             delivered_ns: 1_502_000,
             stalled_ns: 1_400_000,
@@ -424,12 +425,12 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_has_nothing_of_a_connection_with_the_same_port_on_another_path() {
+    fn a_sample_excludes_packets_of_the_same_port_on_another_path() {
         use LinkDirection::{Down, Up};
-        let of_other = |direction, arrival_ns| segment(1, direction, arrival_ns);
-        let late = CapturedPacket { delivered_ns: 9_000_000, ..of_other(Up, 2_000) };
-        let long = CapturedPacket { length: 1_514, ..of_other(Down, 3_000) };
-        let dropped = CapturedPacket { dropped_by: Some("loss"), ..of_other(Down, 4_000) };
+        let other_segment = |direction, arrival_ns| segment(1, direction, arrival_ns);
+        let late = CapturedPacket { delivered_ns: 9_000_000, ..other_segment(Up, 2_000) };
+        let long = CapturedPacket { length: 1_514, ..other_segment(Down, 3_000) };
+        let dropped = CapturedPacket { dropped_by: Some("loss"), ..other_segment(Down, 4_000) };
         let mut packets = vec![segment(0, Up, 1_000), late, long, dropped];
         packets.push(CapturedPacket { length: 114, ..segment(0, Down, 5_000) });
         let batch = Batch { packets, missed: 0 };

@@ -1,15 +1,15 @@
-//! Samples of connections: what each requests, in which order they are taken, and what they were by
-//! their packets.
+//! Samples of connections: what each requests, in which order they are taken, and how their packets
+//! classify them.
 //!
-//! The lab takes samples in an emulated network, the bench at servers elsewhere. Both share this
-//! crate.
+//! The lab takes samples in an emulated network, the bench from servers on real networks. Both
+//! share this crate.
 //!
 //! ```text
 //! connection     what a connection requests: its axes, the round trips that it needs
 //! plan           all combinations of the axes, and samples in randomised blocks
 //! client_state   the client's TLS contexts, tickets and address tokens
 //! exchange       one connection: connect, request, response, close
-//! flows          packets to connections, and connections to samples
+//! flows          groups packets into connections, and turns connections into samples
 //! capture_file   the packets of connections with their secrets, as pcapng
 //! machine        facts about this machine, and its performance counters
 //! ```

@@ -1,4 +1,4 @@
-//! Which connections the axes of an experiment span, and in which order samples are taken.
+//! The combinations of an experiment's axes, and the order in which samples are taken.
 
 use firstflight_tls::Version;
 use rand::SeedableRng;
@@ -89,8 +89,12 @@ pub fn combinations(axes: &ConnectionAxes) -> Vec<RequestedConnection> {
         vary(&mut connections, &axes.tokens, |requested, token| requested.token = token);
         vary(&mut connections, &axes.groups, |requested, group| requested.group = group);
         vary(&mut connections, &axes.ciphers, |requested, cipher| requested.cipher = cipher);
-        vary(&mut connections, &axes.certificates, |requested, one| requested.certificate = one);
-        vary(&mut connections, &axes.compressions, |requested, one| requested.compression = one);
+        vary(&mut connections, &axes.certificates, |requested, certificate| {
+            requested.certificate = certificate
+        });
+        vary(&mut connections, &axes.compressions, |requested, compression| {
+            requested.compression = compression
+        });
         if workload == Workload::Get {
             vary(&mut connections, &axes.http, |requested, http| requested.http = http);
             vary(&mut connections, &axes.sizes, |requested, size| requested.size = size);
@@ -166,8 +170,8 @@ pub struct Slot {
 /// A cell with fewer samples gets no confidence interval, and therefore no A/A control.
 pub const MIN_CONTROL_SAMPLES: usize = 6;
 
-/// Returns the order of samples in randomised blocks. Each block holds every cell that has samples
-/// left once, in random order, so that drift affects all cells alike.
+/// Returns the order of samples in randomised blocks. Each block holds one sample of every cell
+/// that has samples left, in random order, so that drift affects all cells alike.
 pub fn blocks(cells: &[usize], samples: &dyn Fn(usize) -> usize, seed: u64) -> Vec<Slot> {
     let mut rng = StdRng::seed_from_u64(seed);
     let max_samples = cells.iter().map(|cell| samples(*cell)).max().unwrap_or(0);
@@ -192,8 +196,8 @@ mod tests {
             ciphers: CipherSuite::ALL.to_vec(),
             ..ConnectionAxes::baseline()
         };
-        let of = |version| combinations(&axes).iter().filter(|r| r.version == version).count();
-        assert_eq!((of(Version::Tls12), of(Version::Tls13)), (1, CipherSuite::ALL.len()));
+        let count = |version| combinations(&axes).iter().filter(|r| r.version == version).count();
+        assert_eq!((count(Version::Tls12), count(Version::Tls13)), (1, CipherSuite::ALL.len()));
     }
 
     #[test]
@@ -207,8 +211,8 @@ mod tests {
         let found = combinations(&axes);
         assert_eq!(found.len(), 2 + 3);
         let compressed: Vec<_> = found.iter().filter(|requested| requested.compression).collect();
-        let [one] = &compressed[..] else { panic!("{compressed:?}") };
-        assert_eq!((one.version, one.kind), (Version::Tls13, HandshakeKind::Full));
+        let [only] = &compressed[..] else { panic!("{compressed:?}") };
+        assert_eq!((only.version, only.kind), (Version::Tls13, HandshakeKind::Full));
     }
 
     #[test]
@@ -221,7 +225,7 @@ mod tests {
             http: vec![HttpVersion::Two, HttpVersion::Three],
             ..ConnectionAxes::baseline()
         };
-        let of = |transport| {
+        let kinds = |transport| {
             let mut found = combinations(&axes);
             found.retain(|requested| requested.transport == transport);
             found
@@ -231,7 +235,7 @@ mod tests {
         };
         let (full, early) = (HandshakeKind::Full, HandshakeKind::ZeroRtt);
         assert_eq!(
-            of(Transport::Tcp),
+            kinds(Transport::Tcp),
             [
                 (full, false, false),
                 (full, true, false),
@@ -241,7 +245,7 @@ mod tests {
         );
         // A full handshake has no token.
         assert_eq!(
-            of(Transport::Quic),
+            kinds(Transport::Quic),
             [(full, false, false), (early, false, false), (early, false, true)]
         );
         let fast_open_only =

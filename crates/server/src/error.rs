@@ -53,7 +53,7 @@ pub enum ServerError {
     Root {
         /// The configured path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Why it cannot be served.
         reason: String,
     },
     /// The settings of an upstream are invalid.
@@ -61,7 +61,7 @@ pub enum ServerError {
     Upstream {
         /// The pool's name.
         name: String,
-        /// What is wrong with them.
+        /// What is wrong with the settings.
         reason: PoolError,
     },
     /// The settings are invalid.
@@ -93,7 +93,7 @@ pub enum ServerError {
     /// The state inherited from the previous process cannot be used.
     #[error("cannot take over from the previous process: {0}; start this one without it")]
     InheritedState(std::io::Error),
-    /// A certificate cannot be made.
+    /// A certificate cannot be created.
     #[error(transparent)]
     IssuedCertificate(#[from] AuthorityError),
     /// The self-signed certificate cannot be saved.

@@ -100,23 +100,23 @@ impl Server {
         config.check().map_err(ConfigError::from)?;
         listen::check(&config)?;
         let store = open_store(&config)?;
-        let keys_before = inherited.ring();
-        let known_store = store.as_ref().map(|(store, _)| store);
+        let inherited_ring = inherited.ring();
+        let store_handle = store.as_ref().map(|(store, _)| store);
         let scope = match store {
             Some(_) => EpochScope::Store,
             None => EpochScope::Process,
         };
         let epochs = Arc::new(TicketEpochs::new(scope));
-        let ring = TicketRing::open(&config.tickets, known_store, keys_before, epochs.clone())?;
+        let ring = TicketRing::open(&config.tickets, store_handle, inherited_ring, epochs.clone())?;
         let ports = listen::bind(&config, &mut inherited)?;
         let unused = inherited.take_unused();
         let addresses = ports.iter().map(|(_, port)| port.address).collect::<Vec<_>>();
         let metrics = Arc::new(Metrics::default());
-        let acme = AcmeCertificates::new(&config, known_store, &metrics)?;
+        let acme = AcmeCertificates::new(&config, store_handle, &metrics)?;
         let challenges = acme.challenges();
         let tls_challenges = Arc::new(challenges.clone());
         let builder = SnapshotBuilder::new(&config, ring.clone(), &addresses, tls_challenges)?;
-        // Issued certificates are read later, by the user that the process runs as.
+        // Issued certificates are read later, after the process has dropped its privileges.
         let snapshot = builder.build(1, &config, &Pools::new(), &[])?;
         snapshot.start();
         announce(&config.certificate);
@@ -127,8 +127,9 @@ impl Server {
         warnings.for_each(|warning| warn!("{warning}"));
         ring.wait_for_first_ring().await;
         let gate = EarlyDataGate::new(&config.early_data, epochs, store);
-        let state = Arc::new(OnceLock::new());
-        let tracer = config.telemetry.as_ref().map(|one| tracer(one, &config, state.clone()));
+        let weak_state = Arc::new(OnceLock::new());
+        let telemetry = config.telemetry.as_ref();
+        let tracer = telemetry.map(|settings| tracer(settings, &config, weak_state.clone()));
         metrics.reloads.started(jiff::Timestamp::now().as_millisecond());
         let (access_log, replays) = (OnceLock::new(), Replays::default());
         let shared = Arc::new(ServerContext {
@@ -147,7 +148,7 @@ impl Server {
             QuicPorts::new(handshakes.clone(), permits.clone(), &config, &mut inherited)?;
         let quic_ports = Arc::new(quic_ports);
         let listeners = Listeners::new(handshakes, permits.clone(), quic_ports.clone());
-        let server = Arc::new(ServerState {
+        let state = Arc::new(ServerState {
             config: Mutex::new(config),
             builder,
             acme,
@@ -159,8 +160,8 @@ impl Server {
             history: History::new(),
             serving: watch::Sender::new(false),
         });
-        let _ = state.set(Arc::downgrade(&server));
-        Ok(Self { ports, addresses, unused, state: server })
+        let _ = weak_state.set(Arc::downgrade(&state));
+        Ok(Self { ports, addresses, unused, state })
     }
 
     /// Opens the access log and the key log, unless they are open.
@@ -213,7 +214,7 @@ impl Server {
             state.quic_ports.relay_from(address, sockets);
         }
         state.serving.send_replace(true);
-        state.start_orders().await;
+        state.start_acme_orders().await;
         tasks.spawn(watch_clock(state.clone()));
         tasks.spawn(maintenance(state.clone()));
         tasks.spawn(state.ring.clone().follow());
@@ -223,7 +224,7 @@ impl Server {
             () = wait_for_stage(&mut stage, ShutdownStage::Announced) => {}
         }
         shared.shutdown.advance(ShutdownStage::Announced);
-        state.stop_orders().await;
+        state.stop_acme_orders().await;
         drain(&state).await;
         tasks.shutdown().await;
         state.quic_ports.close().await;
@@ -333,8 +334,8 @@ pub fn check(config: &ServerConfig) -> Result<Vec<SiteCertificate>, ServerError>
     Ok(builder.build(0, &config, &Pools::new(), &[])?.certificates)
 }
 
-/// Opens the configured store, if there is one. An unreachable store is not an error: its
-/// connections are made, and made again, in the background.
+/// Opens the configured store, if there is one. An unreachable store is not an error: connections
+/// are opened, and reopened, in the background.
 fn open_store(config: &ServerConfig) -> Result<Option<(Store, SharedConfig)>, ServerError> {
     let Some(store) = &config.store else { return Ok(None) };
     let mut store = store.clone();
@@ -360,7 +361,8 @@ fn tracer(
     Tracer::new(settings.clone(), exporter)
 }
 
-/// Checks the machine's clock once a second, whatever the files on slow disks are doing.
+/// Checks the machine's clock once a second. Not part of [`maintenance`], which may wait for a slow
+/// disk.
 async fn watch_clock(state: Arc<ServerState>) {
     let mut ticks = interval(Duration::from_secs(1));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -377,7 +379,7 @@ async fn maintenance(state: Arc<ServerState>) {
     loop {
         ticks.tick().await;
         state.quic_ports.maintain();
-        renew(&state).await;
+        renew_development_certificates(&state).await;
         // Key files may be on a slow disk.
         let ring = state.ring.clone();
         let _ = tokio::task::spawn_blocking(move || ring.refresh(monotonic())).await;
@@ -385,7 +387,7 @@ async fn maintenance(state: Arc<ServerState>) {
 }
 
 /// Renews the certificates of the development authority before they expire.
-async fn renew(state: &Arc<ServerState>) {
+async fn renew_development_certificates(state: &Arc<ServerState>) {
     let Some(development) = state.builder.development_in_use() else { return };
     if !development.is_due(now()) || state.shared.shutdown.stage() != ShutdownStage::Running {
         return;
@@ -399,7 +401,7 @@ async fn renew(state: &Arc<ServerState>) {
     }
 }
 
-/// How long connections have to end after they were told to abort.
+/// How long connections may take to end after an abort.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long to wait for a reload, which reads files, possibly from a slow disk.

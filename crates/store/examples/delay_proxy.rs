@@ -16,59 +16,59 @@ use std::time::{Duration, Instant};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [listen, upstream, delay] = arguments.as_slice() else {
-        return Err("usage: far LISTEN UPSTREAM DELAY_MS".into());
+        return Err("usage: delay_proxy LISTEN UPSTREAM DELAY_MS".into());
     };
     let delay = Duration::try_from_secs_f64(delay.parse::<f64>()? / 1e3)?;
     let listener = Listener::bind(listen)?;
     loop {
-        let (near, upstream) = (listener.accept()?, upstream.clone());
+        let (client, upstream) = (listener.accept()?, upstream.clone());
         thread::spawn(move || {
-            if let Err(error) = join(near, &upstream, delay) {
-                eprintln!("far: {upstream}: {error}");
+            if let Err(error) = forward(client, &upstream, delay) {
+                eprintln!("delay_proxy: {upstream}: {error}");
             }
         });
     }
 }
 
-/// Two directions, each with a thread that reads and one that writes later. The last one to end
-/// closes the sockets.
-fn join(near: Socket, upstream: &str, delay: Duration) -> io::Result<()> {
-    let far = Socket::connect(upstream)?;
-    for (from, to) in [(near.again()?, far.again()?), (far, near)] {
+/// Forwards both directions, each with a thread that reads and a thread that writes after the
+/// delay. The last thread to end closes the sockets.
+fn forward(client: Socket, upstream: &str, delay: Duration) -> io::Result<()> {
+    let server = Socket::connect(upstream)?;
+    for (from, to) in [(client.try_clone()?, server.try_clone()?), (server, client)] {
         let (sender, receiver) = channel();
-        thread::spawn(move || take(from, &sender));
-        thread::spawn(move || give(to, &receiver, delay));
+        thread::spawn(move || read_chunks(from, &sender));
+        thread::spawn(move || write_delayed(to, &receiver, delay));
     }
     Ok(())
 }
 
-/// Data with the moment at which it came; none when the sender has ended.
-type Piece = (Instant, Option<Vec<u8>>);
+/// The time of arrival, and the data; `None` at the end of the stream.
+type Chunk = (Instant, Option<Vec<u8>>);
 
-fn take(mut from: Socket, sender: &Sender<Piece>) {
+fn read_chunks(mut from: Socket, sender: &Sender<Chunk>) {
     let mut buffer = vec![0; 1 << 16];
     loop {
-        let piece = match from.read(&mut buffer) {
+        let data = match from.read(&mut buffer) {
             Ok(length @ 1..) => Some(buffer[..length].to_vec()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Ok(_) | Err(_) => None,
         };
-        let ended = piece.is_none();
-        if sender.send((Instant::now(), piece)).is_err() || ended {
+        let ended = data.is_none();
+        if sender.send((Instant::now(), data)).is_err() || ended {
             return;
         }
     }
 }
 
-fn give(mut to: Socket, receiver: &Receiver<Piece>, delay: Duration) {
-    while let Ok((came, piece)) = receiver.recv() {
-        thread::sleep((came + delay).saturating_duration_since(Instant::now()));
-        match piece {
+fn write_delayed(mut to: Socket, receiver: &Receiver<Chunk>, delay: Duration) {
+    while let Ok((arrived_at, data)) = receiver.recv() {
+        thread::sleep((arrived_at + delay).saturating_duration_since(Instant::now()));
+        match data {
             Some(data) if to.write_all(&data).is_ok() => {}
             _ => break,
         }
     }
-    to.end();
+    to.shut_down();
 }
 
 enum Listener {
@@ -110,8 +110,8 @@ impl Socket {
         Ok(Self::Tcp(stream))
     }
 
-    /// One more handle of the same socket.
-    fn again(&self) -> io::Result<Self> {
+    /// Another handle of the same socket.
+    fn try_clone(&self) -> io::Result<Self> {
         Ok(match self {
             Self::Unix(stream) => Self::Unix(stream.try_clone()?),
             Self::Tcp(stream) => Self::Tcp(stream.try_clone()?),
@@ -132,8 +132,8 @@ impl Socket {
         }
     }
 
-    /// Closes this direction and tells the other end, unless it has gone.
-    fn end(&self) {
+    /// Closes the direction to the peer, unless the peer has gone.
+    fn shut_down(&self) {
         let _ = match self {
             Self::Unix(stream) => stream.shutdown(Shutdown::Write),
             Self::Tcp(stream) => stream.shutdown(Shutdown::Write),

@@ -115,11 +115,11 @@ impl StoreConfig {
         }
     }
 
-    /// Whether `other` has the same settings, the passwords aside.
+    /// Whether `other` has the same settings, apart from the passwords.
     pub fn is_same_store(&self, other: &Self) -> bool {
-        let without =
+        let without_passwords =
             |config: &Self| Self { password: None, sentinel_password: None, ..config.clone() };
-        without(self) == without(other)
+        without_passwords(self) == without_passwords(other)
     }
 
     /// Checks that the settings are valid together.
@@ -127,7 +127,7 @@ impl StoreConfig {
     /// # Errors
     /// [`StoreError::Setting`], which names the setting and its fix.
     pub fn validate(&self) -> Result<(), StoreError> {
-        let wrong = |why: &str| Err(StoreError::Setting(why.to_owned()));
+        let invalid = |why: &str| Err(StoreError::Setting(why.to_owned()));
         let clustered = matches!(self.topology, Topology::Cluster { .. });
         let voters = match &self.topology {
             Topology::Single(_) => 1,
@@ -135,25 +135,25 @@ impl StoreConfig {
             Topology::Cluster { seeds } => seeds.len(),
         };
         if voters == 0 {
-            return wrong("store: set the address of at least one sentinel or cluster node");
+            return invalid("store: set the address of at least one sentinel or cluster node");
         }
         if self.budget.is_zero() || self.budget > MAX_BUDGET {
-            return wrong("store: budget must be more than 0 and at most 1s");
+            return invalid("store: budget must be more than 0 and at most 1s");
         }
         if self.connections == 0 || self.connections > MAX_CONNECTIONS {
-            return wrong("store: connections must be 1 to 64");
+            return invalid("store: connections must be 1 to 64");
         }
         if self.prefix.is_empty() || self.prefix.contains(['{', '}', ' ', '\n']) {
-            return wrong("store: prefix must not be empty or contain spaces or braces");
+            return invalid("store: prefix must not be empty or contain spaces or braces");
         }
         if clustered && self.database != 0 {
-            return wrong("store: a cluster has only database 0; remove the database setting");
+            return invalid("store: a cluster has only database 0; remove the database setting");
         }
         if self.username.is_some() && self.password.is_none() {
-            return wrong("store: a user needs a password; set password_file");
+            return invalid("store: a user needs a password; set password_file");
         }
         if !matches!(self.topology, Topology::Single(_)) && self.shared.confirmation.is_zero() {
-            return wrong("store: with sentinels or a cluster, confirmation must not be zero");
+            return invalid("store: with sentinels or a cluster, confirmation must not be zero");
         }
         Ok(())
     }
@@ -185,7 +185,7 @@ impl StoreUrl {
     /// [`StoreError::Setting`] with the allowed forms. It does not repeat a URL that may contain a
     /// password.
     pub fn parse(text: &str, default_port: u16) -> Result<Self, StoreError> {
-        let url = Url::parse(text).map_err(|_| no_url(text))?;
+        let url = Url::parse(text).map_err(|_| invalid_url(text))?;
         if !url.username().is_empty() || url.password().is_some() {
             return Err(StoreError::Setting(
                 "the store's URL must not contain a user or password; set username and \
@@ -196,14 +196,14 @@ impl StoreUrl {
         let tls = match url.scheme() {
             "redis" => false,
             "rediss" => true,
-            "unix" => return unix(&url).ok_or_else(|| no_url(text)),
-            _ => return Err(no_url(text)),
+            "unix" => return parse_unix(&url).ok_or_else(|| invalid_url(text)),
+            _ => return Err(invalid_url(text)),
         };
         let host = match url.host() {
             Some(Host::Domain(name)) if !name.is_empty() => name.to_owned(),
             Some(Host::Ipv4(address)) => address.to_string(),
             Some(Host::Ipv6(address)) => address.to_string(),
-            _ => return Err(no_url(text)),
+            _ => return Err(invalid_url(text)),
         };
         if !matches!(url.path(), "" | "/") || url.query().is_some() || url.fragment().is_some() {
             return Err(StoreError::Setting(format!(
@@ -215,14 +215,14 @@ impl StoreUrl {
     }
 }
 
-fn unix(url: &Url) -> Option<StoreUrl> {
+fn parse_unix(url: &Url) -> Option<StoreUrl> {
     let plain = url.host().is_none() && url.query().is_none() && url.fragment().is_none();
     let path = PathBuf::from(url.path());
     (plain && path.is_absolute() && !url.path().contains('%') && path.file_name().is_some())
         .then_some(StoreUrl { address: Address::Unix(path), tls: false })
 }
 
-fn no_url(text: &str) -> StoreError {
+fn invalid_url(text: &str) -> StoreError {
     // The part before an @ may be a password.
     let shown = text.rsplit('@').next().unwrap_or_default();
     StoreError::Setting(format!(
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_read() {
+    fn urls_are_parsed() {
         assert_eq!(tcp("redis://127.0.0.1:7000"), ("127.0.0.1".into(), 7000, false));
         assert_eq!(tcp("redis://store.example/"), ("store.example".into(), 6379, false));
         assert_eq!(tcp("rediss://[2001:db8::1]:7"), ("2001:db8::1".into(), 7, true));
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused_with_what_is_allowed() {
+    fn invalid_urls_are_refused_with_the_allowed_forms() {
         for text in [
             "",
             "localhost",
@@ -288,7 +288,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "(redis|rediss|unix)?(:/{0,3})?\\PC{0,40}") {
+        fn arbitrary_text_does_not_panic(text in "(redis|rediss|unix)?(:/{0,3})?\\PC{0,40}") {
             let _ = StoreUrl::parse(&text, 6379);
         }
     }

@@ -49,9 +49,9 @@ mod tests {
 
     use super::check_reply;
 
-    /// What the fuzz target starts with.
+    /// The seeds of the fuzz target.
     #[test]
-    fn seeds_are_read() {
+    fn seeds_do_not_panic() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/store");
         let seeds: Vec<_> = std::fs::read_dir(folder).unwrap().collect();
         assert!(!seeds.is_empty());
@@ -62,12 +62,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
             check_reply(&bytes);
         }
 
         #[test]
-        fn any_reply_is_read_or_refused(
+        fn arbitrary_replies_do_not_panic(
             text in prop::collection::vec("[*$:+%~>_#,(=!|-](-?[0-9]{0,20}|[a-z]{0,3})", 0..40),
         ) {
             check_reply(text.join("\r\n").as_bytes());

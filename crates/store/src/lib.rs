@@ -32,15 +32,15 @@
 //! Under load the queries cost nothing, and a single claim costs one round trip. A claim is never
 //! retried: sent twice, it would lose against itself.
 //!
-//! # Why the connections are not a library's
+//! # Why not the connections of a client library
 //!
 //! The crate `redis` provides commands and the parser; sockets, batches and reconnects are here. A
-//! claim's reply counts only together with what the same connection returned behind it. So a
+//! claim's reply counts only together with the replies that follow it on the same connection. So a
 //! connection belongs to one process and one task, and ends by rules of this crate. A client library
 //! that reconnects, retries or follows redirections hides which process a reply came from. Sockets
 //! are also ours because BoringSSL is the only TLS library that may be linked.
 //!
-//! Which process is the master is decided by a majority: of the sentinels, or of a cluster's masters.
+//! A majority decides which process is the master: of the sentinels, or of a cluster's masters.
 //! Both are polled, and each reply is dated by the time of its request, because a subscription cannot
 //! show that messages have stopped coming.
 

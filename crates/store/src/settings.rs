@@ -30,7 +30,7 @@ pub(crate) struct Settings {
     pub connections: usize,
     pub shared: SharedConfig,
     pub counters: Counters,
-    /// Identifies the marks of this node; chosen at random.
+    /// Random id of this node, part of the keys of its marks.
     pub node: u64,
     /// Notified when a reply shows that the known topology is outdated.
     pub refresh: Notify,
@@ -78,7 +78,7 @@ impl Settings {
         })
     }
 
-    /// Replaces the passwords and the authorities for connections to come.
+    /// Replaces the passwords and the authorities for new connections.
     pub(crate) fn set_passwords(&self, config: &StoreConfig) {
         // The file has been checked; if it was replaced since, the authorities in use stay.
         match config.tls.as_ref().map(TlsClient::new).transpose() {
@@ -130,17 +130,23 @@ impl Settings {
     }
 }
 
-/// The command that claims a name. The value tells whose claim it is.
-pub(crate) fn claim_name(key: &[u8], claimant: Claimant, ttl: Duration) -> Cmd {
+/// The command that claims a name. The value identifies the claimant.
+pub(crate) fn claim_name_command(key: &[u8], claimant: Claimant, ttl: Duration) -> Cmd {
     let mut command = redis::cmd("SET");
     command.arg(key).arg(claimant.number()).arg("NX").arg("PX").arg(millis(ttl));
     command
 }
 
-/// The command that records a flight until `end` by the store's clock; `condition` is `NX` or `XX`.
-pub(crate) fn record(key: &[u8], claimant: Claimant, end: Duration, condition: &str) -> Cmd {
+/// The command that records a flight until `expires_at` by the store's clock; `condition` is `NX`
+/// or `XX`.
+pub(crate) fn record_command(
+    key: &[u8],
+    claimant: Claimant,
+    expires_at: Duration,
+    condition: &str,
+) -> Cmd {
     let mut command = redis::cmd("SET");
-    command.arg(key).arg(claimant.number()).arg(condition).arg("PXAT").arg(millis(end));
+    command.arg(key).arg(claimant.number()).arg(condition).arg("PXAT").arg(millis(expires_at));
     command
 }
 

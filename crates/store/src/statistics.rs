@@ -56,7 +56,7 @@ impl StoreStatistics {
         Self::REASONS
             .iter()
             .zip(self.reasons)
-            .find(|(one, _)| **one == reason)
+            .find(|(known, _)| **known == reason)
             .map_or(0, |(_, n)| n)
     }
 }
@@ -88,8 +88,8 @@ impl Counters {
         }
         let Some(took) = took else { return };
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let class = CLAIM_TIME_BOUNDS.partition_point(|bound| *bound < micros);
-        add(&self.claim_times[class], 1);
+        let bucket = CLAIM_TIME_BOUNDS.partition_point(|bound| *bound < micros);
+        add(&self.claim_times[bucket], 1);
         add(&self.claim_micros, micros);
     }
 
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_claim_that_was_sent_is_in_one_class() {
+    fn each_sent_claim_is_in_one_bucket() {
         let counters = Counters::default();
         counters.claim(StoreReply::Won, Some(Duration::from_micros(100)));
         counters.claim(StoreReply::Lost, Some(Duration::from_micros(101)));

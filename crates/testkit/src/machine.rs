@@ -1,4 +1,4 @@
-//! Fresh machines: a Debian with systemd, as small as a server has it, booted by
+//! Fresh machines: a minimal Debian server with systemd, booted by
 //! `scripts/fresh-root` without a container engine.
 
 use std::io::{BufRead, BufReader, Write};
@@ -18,8 +18,8 @@ use crate::limited::{Watchdog, output_within};
 
 const FRESH_ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/fresh-root");
 
-/// Boots a machine whose changes to ROOT stay in memory: ROOT STATE NAME SCRIPT. In a mount
-/// namespace of its own, so that nothing of it is left.
+/// Boots a machine whose changes to ROOT stay in memory. Its arguments are ROOT STATE NAME SCRIPT.
+/// It runs in its own mount namespace, so that no mount is left behind.
 const BOOT: &str = r#"set -eu
 mkdir "$2/memory" "$2/root"
 mount -t tmpfs -o mode=0755 tmpfs "$2/memory"
@@ -57,13 +57,13 @@ pub fn can_boot() -> Result<(), String> {
 pub struct Root(Arc<TempDir>);
 
 impl Root {
-    /// With these packages in addition to a server's; those after a `+` are not installed, but can be
-    /// without a network.
+    /// Makes a system with these packages in addition to a minimal server's. Packages with a `+`
+    /// before their name are not installed, but can be installed without a network.
     ///
     /// # Panics
-    /// Where it cannot be made.
+    /// If it cannot be made.
     pub fn make(packages: &[&str]) -> Self {
-        // Ten thousand small files are there in a second in memory, and in twenty on a disk.
+        // Ten thousand small files take a second in memory, and twenty on a disk.
         let memory = Path::new("/dev/shm");
         let directory = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let directory = tempfile::tempdir_in(directory).expect("a directory");
@@ -74,20 +74,20 @@ impl Root {
         Self(Arc::new(directory))
     }
 
-    /// One machine, with loopback only.
+    /// Boots one machine, with loopback only.
     ///
     /// # Panics
-    /// Where it doesn't boot.
+    /// If it doesn't boot.
     pub fn boot(&self, name: &str) -> Machine {
         let machine = Machine::start(&self.0, name, None);
         machine.write("/etc/hosts", &format!("127.0.0.1 localhost {name}\n::1 localhost\n"));
         machine
     }
 
-    /// Machines on one network, which know each other by their names.
+    /// Boots machines on one network, which resolve each other's names.
     ///
     /// # Panics
-    /// Where they don't boot.
+    /// If they don't boot.
     pub fn boot_several(&self, names: &[&str]) -> Vec<Machine> {
         let network = Arc::new(switch());
         let mut hosts = "127.0.0.1 localhost\n::1 localhost\n".to_owned();
@@ -108,13 +108,13 @@ impl Root {
 
 /// A running machine. Nothing of it is left when it is dropped, or when its owner dies.
 ///
-/// It has its own systemd, processes, users, loopback and, beside others, an address. It reaches
-/// no other network.
+/// It has its own systemd, processes, users, loopback and, if booted with others, an address. It
+/// reaches no other network.
 pub struct Machine {
     name: String,
     init: u32,
     supervisor: Running,
-    // The switch has to live as long as who is plugged into it.
+    // The switch has to live as long as the machines that are connected to it.
     _network: Option<Arc<SupervisedChild>>,
     _state: TempDir,
     _root: Arc<TempDir>,
@@ -126,7 +126,7 @@ impl Machine {
         &self.name
     }
 
-    /// Where a file of the machine is to be found from outside.
+    /// The path of a file of the machine on the host.
     ///
     /// # Panics
     /// For a path that doesn't start with a slash.
@@ -138,7 +138,7 @@ impl Machine {
     /// Writes a file, as root.
     ///
     /// # Panics
-    /// Where it cannot be written.
+    /// If it cannot be written.
     pub fn write(&self, path: &str, text: &str) {
         fs::write(self.path(path), text).unwrap_or_else(|error| panic!("{path}: {error}"));
     }
@@ -146,16 +146,16 @@ impl Machine {
     /// Copies a file into the machine, with its mode.
     ///
     /// # Panics
-    /// Where it cannot be copied.
+    /// If it cannot be copied.
     pub fn copy(&self, from: &Path, to: &str) {
         fs::copy(from, self.path(to))
             .unwrap_or_else(|error| panic!("{} to {to}: {error}", from.display()));
     }
 
-    /// Runs a script of bash in root's home, to its end.
+    /// Runs a bash script in root's home directory, and waits for its end.
     ///
     /// # Panics
-    /// Where the machine cannot be entered, or the script does not end in 15 minutes.
+    /// If the machine cannot be entered, or the script does not end in 15 minutes.
     pub fn run(&self, script: &str) -> Output {
         output_within(self.enter().args(["-c", script]), COMMAND_TIMEOUT)
     }
@@ -172,12 +172,13 @@ impl Machine {
         text
     }
 
-    /// A shell that lives from command to command.
+    /// Starts a shell that keeps its state between commands.
     pub fn shell(&self) -> Shell {
         Shell::start(self.enter())
     }
 
-    /// bash in the machine, as a login of root has it. Its arguments are the caller's.
+    /// A command that runs bash in the machine, with the environment of a root login. The caller
+    /// adds the arguments.
     pub fn enter(&self) -> Command {
         let mut command = Command::new("nsenter");
         command
@@ -207,7 +208,7 @@ impl Machine {
         command.arg(root.path()).arg(state.path()).args([name, FRESH_ROOT]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         let mut supervisor = spawn(&mut command);
-        // The script has limits itself, and more to say.
+        // The script has a shorter limit, and a better message.
         let _watchdog = Watchdog::start(&supervisor, MACHINE_TIMEOUT);
         let mut line = String::new();
         let output = supervisor.stdout.take().expect("its output is piped");
@@ -229,12 +230,13 @@ impl Machine {
 impl Drop for Machine {
     fn drop(&mut self) {
         drop(self.supervisor.0.stdin.take());
-        // Killed only if that takes too long: the machine would go on.
+        // The supervisor is killed only if that takes too long, because the machine would keep
+        // running.
         self.supervisor.wait();
     }
 }
 
-/// A network namespace with a bridge in it, and a process that keeps it.
+/// Creates a network namespace with a bridge, and a process that keeps it alive.
 fn switch() -> SupervisedChild {
     let script = "ip link add bridge type bridge && ip link set bridge up && exec sleep infinity";
     let command = ["unshare", "--net", "/bin/sh", "-c", script];
@@ -245,19 +247,19 @@ fn switch() -> SupervisedChild {
         assert!(Instant::now() < end, "a bridge could not be made");
         thread::sleep(Duration::from_millis(5));
     }
-    assert!(keeper.runs(), "a bridge could not be made: is iproute2 there?");
+    assert!(keeper.runs(), "a bridge could not be made: is iproute2 installed?");
     keeper
 }
 
-/// What stands behind the output of each script. No program of a guide says that by itself.
-const MARK: &str = "\u{1}end of script";
+/// Printed after the output of each script. No program of a guide prints it.
+const END_MARKER: &str = "\u{1}end of script";
 
-/// bash with its variables, its directory and its jobs, until it is dropped. Standard error goes
-/// where standard output goes, as in a terminal.
+/// A bash that keeps its variables, directory and jobs between scripts, until it is dropped.
+/// Standard error goes to standard output, as in a terminal.
 pub struct Shell {
     child: Child,
-    to: ChildStdin,
-    from: BufReader<ChildStdout>,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
 }
 
 impl Shell {
@@ -269,9 +271,9 @@ impl Shell {
             .process_group(0)
             .spawn()
             .expect("nsenter, of util-linux");
-        let to = child.stdin.take().expect("it is piped");
-        let from = BufReader::new(child.stdout.take().expect("it is piped"));
-        Self { child, to, from }
+        let stdin = child.stdin.take().expect("it is piped");
+        let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+        Self { child, stdin, stdout }
     }
 
     /// Runs commands as if they had been typed, up to the first that fails. They have no input.
@@ -280,8 +282,8 @@ impl Shell {
     /// The output, if a command failed or they did not end in 15 minutes. The shell has ended then.
     pub fn run(&mut self, script: &str) -> Result<String, String> {
         let quoted = script.replace('\'', r"'\''");
-        let line = format!("set -e; eval '{quoted}' </dev/null; printf '%s\\n' '{MARK}'\n");
-        let written = self.to.write_all(line.as_bytes()).and_then(|()| self.to.flush());
+        let line = format!("set -e; eval '{quoted}' </dev/null; printf '%s\\n' '{END_MARKER}'\n");
+        let written = self.stdin.write_all(line.as_bytes()).and_then(|()| self.stdin.flush());
         let mut output = String::new();
         if written.is_err() {
             return Err(output);
@@ -289,7 +291,7 @@ impl Shell {
         let watchdog = Watchdog::start(&self.child, COMMAND_TIMEOUT);
         loop {
             let mut line = Vec::new();
-            let length = self.from.read_until(b'\n', &mut line).unwrap_or(0);
+            let length = self.stdout.read_until(b'\n', &mut line).unwrap_or(0);
             let line = String::from_utf8_lossy(&line);
             if length == 0 {
                 if watchdog.stop() {
@@ -297,8 +299,8 @@ impl Shell {
                 }
                 return Err(output);
             }
-            // The last line of a script may lack its end.
-            if let Some(rest) = line.strip_suffix(&format!("{MARK}\n")) {
+            // The last line of the output may lack a line feed.
+            if let Some(rest) = line.strip_suffix(&format!("{END_MARKER}\n")) {
                 output += rest;
                 return Ok(output);
             }

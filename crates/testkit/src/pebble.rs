@@ -1,4 +1,4 @@
-//! A real ACME authority: Pebble, and the DNS in which every name leads to this machine.
+//! A real ACME authority: Pebble, and a DNS server that resolves every name to this machine.
 
 use std::fs;
 use std::net::{TcpStream, UdpSocket};
@@ -11,24 +11,24 @@ use tempfile::TempDir;
 use crate::child::{SupervisedChild, TEST_TIMEOUT, free_port};
 use crate::limited::output_within;
 
-/// How the authority is to be.
+/// Settings of the authority.
 #[derive(Debug, Clone, Default)]
 pub struct PebblePlan {
-    /// Where it looks for the challenge `http-01`, in place of 80.
+    /// The port for the challenge `http-01`, in place of 80.
     pub http_port: u16,
-    /// Where it looks for the challenge `tls-alpn-01`, in place of 443.
+    /// The port for the challenge `tls-alpn-01`, in place of 443.
     pub tls_port: u16,
-    /// How long its certificates are valid, in seconds; `None`: five years.
+    /// How long its certificates are valid, in seconds; `None` for five years.
     pub validity_seconds: Option<u32>,
-    /// Which part of good nonces it refuses all the same, in percent.
+    /// The share of valid nonces that it refuses, in percent.
     pub bad_nonces: u32,
     /// Names that it issues no certificates for.
     pub blocked: Vec<String>,
-    /// The id and key (base64url) of an account elsewhere, without which it opens none.
+    /// The key id and MAC key (base64url) of the external account binding that it requires, if any.
     pub external_account: Option<(String, String)>,
 }
 
-/// An authority that issues what nobody trusts. Forgets all when it is started again, and ends when
+/// An authority whose certificates nobody trusts. It loses its state when restarted, and ends when
 /// dropped.
 pub struct Pebble {
     plan: PebblePlan,
@@ -49,15 +49,15 @@ impl Pebble {
         let (certificate, key) = own_certificate();
         fs::write(files.path().join("own.pem"), certificate).expect("a file");
         fs::write(files.path().join("own.key"), key).expect("a file");
-        let mut it = Self { plan, files, port: 0, management: 0, dns: 0, children: Vec::new() };
+        let mut pebble = Self { plan, files, port: 0, management: 0, dns: 0, children: Vec::new() };
         for _ in 0..5 {
-            (it.port, it.management, it.dns) = (free_port(), free_port(), free_port());
-            it.launch();
-            if it.wait_ready() {
-                return it;
+            (pebble.port, pebble.management, pebble.dns) = (free_port(), free_port(), free_port());
+            pebble.launch();
+            if pebble.wait_ready() {
+                return pebble;
             }
         }
-        panic!("pebble does not start (scripts/install-deps test); its log:\n{}", it.log());
+        panic!("pebble does not start (scripts/install-deps test); its log:\n{}", pebble.log());
     }
 
     /// Its directory's URL.
@@ -65,7 +65,7 @@ impl Pebble {
         format!("https://127.0.0.1:{}/dir", self.port)
     }
 
-    /// A PEM file of whom to trust for the directory.
+    /// A PEM file with the certificate to trust for connections to the authority.
     pub fn authority(&self) -> PathBuf {
         self.files.path().join("own.pem")
     }
@@ -91,20 +91,20 @@ impl Pebble {
     /// Starts it again at the same address. It has another root, and knows no account.
     ///
     /// # Panics
-    /// If it does not come up.
+    /// If it does not start.
     pub fn restart(&mut self) {
         self.launch();
         assert!(self.wait_ready(), "pebble does not start again; its log:\n{}", self.log());
     }
 
-    /// What it wrote into its log: every request and every look at a name.
+    /// Its log so far, with every request and every lookup of a name.
     pub fn log(&self) -> String {
         fs::read_to_string(self.files.path().join("log")).unwrap_or_default()
     }
 
-    /// Orders that it was requested so far.
+    /// The number of orders so far.
     pub fn orders(&self) -> usize {
-        // As its log tells of each.
+        // Each order has a line in the log.
         self.log().matches("Added order").count()
     }
 
@@ -130,7 +130,7 @@ impl Pebble {
                     "",
                     "-tlsalpn01",
                     "",
-                    // Not requested, but it cannot be left out.
+                    // Not used, but it cannot be left out.
                     "-management",
                     "127.0.0.1:0",
                 ],

@@ -22,8 +22,8 @@ use crate::runtime::runtime;
 pub struct Recorder {
     address: SocketAddr,
     path: Arc<Path>,
-    /// Stops to listen when the recorder is dropped.
-    listener: Option<oneshot::Sender<()>>,
+    /// Stops the listener when the recorder is dropped.
+    stop_listener: Option<oneshot::Sender<()>>,
 }
 
 /// A first flight over TCP that was not forwarded yet.
@@ -47,7 +47,8 @@ impl HeldFlight {
 }
 
 impl Recorder {
-    /// Forwards TCP to this server. Without a server it only records, until it is told one.
+    /// Forwards TCP to this server. Without a server it only records, until
+    /// [`forward_to`](Self::forward_to) sets one.
     pub fn start(server: impl Into<Option<SocketAddr>>) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let address = listener.local_addr().expect("an address");
@@ -70,10 +71,10 @@ impl Recorder {
                 _ = ended => {}
             }
         });
-        Self { address, path, listener: Some(end) }
+        Self { address, path, stop_listener: Some(end) }
     }
 
-    /// Forwards the datagrams of one client to this server, for longer than any exchange takes.
+    /// Forwards the datagrams of one client to this server, for [`TEST_TIMEOUT`].
     pub fn start_udp(server: SocketAddr) -> Self {
         let near = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let address = near.local_addr().expect("an address");
@@ -84,7 +85,7 @@ impl Recorder {
             let near = tokio::net::UdpSocket::from_std(near).expect("a socket");
             timeout(TEST_TIMEOUT, shared.pass_datagrams(near, server)).await
         });
-        Self { address, path, listener: None }
+        Self { address, path, stop_listener: None }
     }
 
     /// Where clients connect.
@@ -115,8 +116,8 @@ impl Recorder {
         HeldFlight { captured: flight, release }
     }
 
-    /// Holds the first response to each client for so long, for clients that do not send their
-    /// first flight with one write.
+    /// Delays the first response to each client, for clients that do not send their first flight
+    /// with one write.
     pub fn delay_responses(&self, delay: Duration) {
         self.path.lock().response_delay = delay;
     }
@@ -132,7 +133,7 @@ impl Recorder {
         self.datagrams().concat()
     }
 
-    /// The same as the datagrams that it consists of.
+    /// The first flight of the latest connection, as datagrams.
     pub fn datagrams(&self) -> Vec<Vec<u8>> {
         self.path.lock().latest().map(|flight| flight.parts.clone()).unwrap_or_default()
     }
@@ -155,7 +156,7 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        if let Some(end) = self.listener.take() {
+        if let Some(end) = self.stop_listener.take() {
             let _ = end.send(());
         }
     }
@@ -168,14 +169,14 @@ impl Drop for Recorder {
 /// # Panics
 /// If `times` is not a multiple of `at_once`.
 pub fn resend(server: SocketAddr, flight: &[u8], times: usize, at_once: usize) -> usize {
-    let one = || -> io::Result<usize> {
+    let resend_once = || -> io::Result<usize> {
         let mut tcp = TcpStream::connect(server)?;
         tcp.set_read_timeout(Some(TEST_TIMEOUT))?;
         tcp.write_all(flight)?;
         tcp.shutdown(Shutdown::Write)?;
         tcp.read_to_end(&mut Vec::new())
     };
-    let has_response = || matches!(one(), Ok(1..));
+    let has_response = || matches!(resend_once(), Ok(1..));
     assert_eq!(times % at_once, 0, "each attacker resends equally often");
     thread::scope(|scope| {
         let attackers: Vec<_> = (0..at_once)
@@ -238,9 +239,11 @@ impl Path {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The client's next bytes; part of the flight as long as there was no response.
+    /// Adds bytes to the client's flight, which ends with the first response.
     fn record(&self, client: SocketAddr, bytes: &[u8]) {
-        if let Some(flight) = self.lock().flights.get_mut(&client).filter(|it| !it.has_response()) {
+        if let Some(flight) =
+            self.lock().flights.get_mut(&client).filter(|flight| !flight.has_response())
+        {
             flight.parts.push(bytes.to_vec());
         }
     }
@@ -401,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_waits_for_its_condition() {
+    fn bytes_after_the_flight_are_held_until_the_condition_is_true() {
         let recorder = Recorder::start(echo());
         let open = Arc::new(Mutex::new(false));
         let opens = open.clone();

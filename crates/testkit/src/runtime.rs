@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use tokio::runtime::{Builder, Runtime};
 
-/// A runtime on threads of its own, so that tests may block, and may have a runtime themselves.
+/// A runtime on its own threads, so that tests may block, and may have a runtime themselves.
 pub(crate) fn runtime() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     RUNTIME.get_or_init(|| {

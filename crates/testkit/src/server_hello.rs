@@ -24,7 +24,7 @@ pub fn resumes(server_hello: &[u8]) -> bool {
     false
 }
 
-/// The same for the first bytes that a server sends over TCP: its ServerHello in a record.
+/// Like [`resumes`], for the first bytes that a server sends over TCP: its ServerHello in a record.
 ///
 /// # Panics
 /// If they are something else.
@@ -38,7 +38,7 @@ pub fn resumes_over_tcp(response: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// With these extensions.
+    /// A ServerHello with these extensions.
     fn server_hello(extensions: &[u8]) -> Vec<u8> {
         let mut message = vec![2, 0, 0, 0, 3, 3];
         message.extend([7; 32]);
@@ -55,7 +55,7 @@ mod tests {
         assert!(!resumes(&server_hello(&supported_versions)));
         let resumed = server_hello(&[supported_versions, pre_shared_key].concat());
         assert!(resumes(&resumed));
-        // What follows the message does not belong to it.
+        // Bytes after the message are ignored.
         let record = [&[22, 3, 3, 0, 90][..], &resumed, &[20, 3, 3, 0, 1, 1]].concat();
         assert!(resumes_over_tcp(&record));
     }

@@ -17,7 +17,7 @@ impl ServiceManager {
     /// Listens at `notify` in this directory.
     ///
     /// # Panics
-    /// If that is not possible.
+    /// If the socket cannot be created.
     pub fn new(dir: &Path) -> Self {
         let path = dir.join("notify");
         let socket = UnixDatagram::bind(&path).expect("a socket in the directory");
@@ -45,7 +45,7 @@ impl ServiceManager {
     /// [`ServiceManager::wait_for`], with an explanation if it panics, such as the process's log.
     ///
     /// # Panics
-    /// As it does.
+    /// As [`ServiceManager::wait_for`].
     pub fn wait_for_or(&self, word: &str, explain: impl Fn() -> String) -> String {
         loop {
             let message = self.receive().unwrap_or_else(|error| {

@@ -46,13 +46,13 @@ pub struct StoreOptions {
     pub listen: StoreListen,
     /// Additional settings, as in `redis.conf`: name and value.
     pub settings: Vec<(String, String)>,
-    /// How far its clock is off, as faketime says it (`+7s`); `None`: not at all. Valkey only:
-    /// Debian's Redis has an allocator that faketime does not get along with.
+    /// The offset of its clock in the notation of faketime (`+7s`); `None` for the right time.
+    /// Valkey only: faketime does not work with the allocator of Debian's Redis.
     pub clock: Option<String>,
 }
 
 impl StoreOptions {
-    /// No settings of its own, and the right time.
+    /// Default settings, and the right time.
     pub fn new(kind: StoreKind, listen: StoreListen) -> Self {
         Self { kind, listen, settings: Vec::new(), clock: None }
     }
@@ -64,7 +64,7 @@ impl StoreOptions {
         self
     }
 
-    /// With a clock that is off, as faketime says it (`+7s`).
+    /// With a clock that is off, in the notation of faketime (`+7s`).
     #[must_use]
     pub fn clock(mut self, offset: &str) -> Self {
         self.clock = Some(offset.to_owned());
@@ -74,7 +74,7 @@ impl StoreOptions {
 
 /// A store process without persistence, killed when dropped.
 pub struct StoreProcess {
-    plan: StoreOptions,
+    options: StoreOptions,
     directory: TempDir,
     port: u16,
     tls_port: u16,
@@ -102,9 +102,9 @@ impl StoreProcess {
     ///
     /// # Panics
     /// If it cannot be started.
-    pub fn start(plan: StoreOptions) -> Self {
+    pub fn start(options: StoreOptions) -> Self {
         let directory = tempfile::Builder::new().prefix("ff-rig-").tempdir().expect("a directory");
-        let mut process = Self { plan, directory, port: 0, tls_port: 0, child: None };
+        let mut process = Self { options, directory, port: 0, tls_port: 0, child: None };
         for _ in 0..5 {
             process.choose_ports();
             process.launch();
@@ -117,7 +117,7 @@ impl StoreProcess {
 
     /// Host and port (TLS if it was requested).
     pub fn tcp(&self) -> (String, u16) {
-        let tls = matches!(self.plan.listen, StoreListen::Tls { .. });
+        let tls = matches!(self.options.listen, StoreListen::Tls { .. });
         ("127.0.0.1".to_owned(), if tls { self.tls_port } else { self.port })
     }
 
@@ -129,7 +129,7 @@ impl StoreProcess {
     /// `redis://`, `rediss://` or `unix://`, as [`StoreListen`] says.
     pub fn url(&self) -> String {
         let (host, port) = self.tcp();
-        match self.plan.listen {
+        match self.options.listen {
             StoreListen::Unix => format!("unix://{}", self.socket().display()),
             StoreListen::Tcp => format!("redis://{host}:{port}"),
             StoreListen::Tls { .. } => format!("rediss://{host}:{port}"),
@@ -146,12 +146,12 @@ impl StoreProcess {
         self.child.as_ref().is_some_and(SupervisedChild::runs)
     }
 
-    /// Stops it where it is (SIGSTOP): its sockets stay open, but it does not respond.
+    /// Freezes it (SIGSTOP): its sockets stay open, but it does not respond.
     pub fn freeze(&self) {
         self.signal(Signal::SIGSTOP);
     }
 
-    /// Lets it go on.
+    /// Continues it (SIGCONT).
     pub fn thaw(&self) {
         self.signal(Signal::SIGCONT);
     }
@@ -161,10 +161,10 @@ impl StoreProcess {
         self.child = None;
     }
 
-    /// Kills it and starts it again at the same address. It keeps nothing.
+    /// Kills it and starts it again at the same address. It has lost its data.
     ///
     /// # Panics
-    /// If it does not come up.
+    /// If it does not start.
     pub fn restart(&mut self) {
         self.kill();
         self.launch();
@@ -193,7 +193,7 @@ impl StoreProcess {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// What it wrote into its log.
+    /// Its log so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
@@ -209,7 +209,7 @@ impl StoreProcess {
     }
 
     fn choose_ports(&mut self) {
-        match self.plan.listen {
+        match self.options.listen {
             StoreListen::Unix => {}
             StoreListen::Tcp => self.port = free_port(),
             StoreListen::Tls { .. } => (self.port, self.tls_port) = (free_port(), free_port()),
@@ -219,8 +219,8 @@ impl StoreProcess {
     fn launch(&mut self) {
         self.child = None;
         let _ = fs::remove_file(self.socket());
-        let mut command = self.plan.clock.as_deref().map(off_clock).unwrap_or_default();
-        command.push(program(self.plan.kind));
+        let mut command = self.options.clock.as_deref().map(faketime_prefix).unwrap_or_default();
+        command.push(program(self.options.kind));
         command.extend(self.arguments());
         self.child = Some(SupervisedChild::start(&command));
     }
@@ -238,7 +238,7 @@ impl StoreProcess {
             ("repl-diskless-sync-delay".to_owned(), "0".to_owned()),
             ("repl-ping-replica-period".to_owned(), "1".to_owned()),
         ];
-        if let StoreListen::Tls { certificate, key } = &self.plan.listen {
+        if let StoreListen::Tls { certificate, key } = &self.options.listen {
             settings.extend([
                 ("tls-port".to_owned(), self.tls_port.to_string()),
                 ("tls-cert-file".to_owned(), certificate.display().to_string()),
@@ -246,7 +246,7 @@ impl StoreProcess {
                 ("tls-auth-clients".to_owned(), "no".to_owned()),
             ]);
         }
-        settings.extend(self.plan.settings.iter().cloned());
+        settings.extend(self.options.settings.iter().cloned());
         settings.into_iter().flat_map(|(name, value)| argument(&name, &value)).collect()
     }
 
@@ -267,8 +267,8 @@ impl StoreProcess {
     }
 }
 
-/// The library of faketime. The command `faketime` would stay between us and the program, and fails if
-/// a process of its number has left its semaphore behind.
+/// The library of faketime. The command `faketime` would be the parent of the program, and fails if
+/// an earlier process with the same pid has left its semaphore behind.
 ///
 /// # Panics
 /// If it is not installed.
@@ -280,9 +280,9 @@ pub fn faketime_library() -> PathBuf {
     found.expect("faketime is not installed; run `make deps-test`")
 }
 
-/// The words that give the program behind them another time. The monotonic clock stays: timers are not
-/// what is to be tried.
-fn off_clock(offset: &str) -> Vec<String> {
+/// The start of a command that shifts the wall clock of a program. The monotonic clock is
+/// unchanged, because timers are not under test.
+fn faketime_prefix(offset: &str) -> Vec<String> {
     vec![
         "env".to_owned(),
         format!("LD_PRELOAD={}", faketime_library().display()),

@@ -18,17 +18,18 @@ const MASTERS: u32 = 3;
 pub struct Cluster {
     /// The masters, in the order of their slots.
     pub masters: Vec<StoreProcess>,
-    /// What [`Cluster::add_replica`] added.
+    /// The replicas that [`Cluster::add_replica`] added.
     pub replicas: Vec<StoreProcess>,
 }
 
 impl Cluster {
-    /// Starts them; returns when each of them calls the cluster whole.
+    /// Starts the masters, and waits until each of them reports a complete cluster.
     ///
     /// # Panics
-    /// If that does not come about within a minute.
+    /// If that takes more than a minute.
     pub fn start(kind: StoreKind) -> Self {
-        let masters: Vec<_> = (0..MASTERS).map(|_| StoreProcess::start(plan(kind))).collect();
+        let masters: Vec<_> =
+            (0..MASTERS).map(|_| StoreProcess::start(cluster_options(kind))).collect();
         for (index, master) in (0..MASTERS).zip(&masters) {
             let first = index * SLOTS / MASTERS;
             let last = (index + 1) * SLOTS / MASTERS - 1;
@@ -38,8 +39,8 @@ impl Cluster {
         }
         masters[1..].iter().for_each(|other| meet(&masters[0], other));
         until("the cluster is whole", || {
-            masters.iter().all(|one| {
-                let output = one.cli(&["cluster", "info"]);
+            masters.iter().all(|master| {
+                let output = master.cli(&["cluster", "info"]);
                 output.contains("cluster_state:ok") && output.contains("cluster_size:3")
             })
         });
@@ -49,9 +50,9 @@ impl Cluster {
     /// Gives a master a replica, which takes its place when it dies.
     ///
     /// # Panics
-    /// If that does not come about within 20 s.
+    /// If a step of that takes more than a minute.
     pub fn add_replica(&mut self, kind: StoreKind, of: usize) {
-        let replica = StoreProcess::start(plan(kind));
+        let replica = StoreProcess::start(cluster_options(kind));
         let id = self.masters[of].cli(&["cluster", "myid"]);
         meet(&self.masters[of], &replica);
         until("the replica has heard of its master", || {
@@ -59,7 +60,7 @@ impl Cluster {
         });
         until("the replica is in step, and all know of it", || {
             let id = replica.cli(&["cluster", "myid"]);
-            let known = |one: &StoreProcess| one.cli(&["cluster", "nodes"]).contains(&id);
+            let known = |master: &StoreProcess| master.cli(&["cluster", "nodes"]).contains(&id);
             replica.cli(&["info", "replication"]).contains("master_link_status:up")
                 && self.masters.iter().all(known)
         });
@@ -82,7 +83,7 @@ impl Cluster {
             let command = [&["cluster", "setslot", &slot], words].concat();
             assert_eq!(self.masters[index].cli(&command), "OK", "moving slot {slot}");
         };
-        // One that imports takes a configuration epoch above all others with the slot. Otherwise
+        // An importing node takes a configuration epoch above all others with the slot. Otherwise
         // the old owner's next message could take the slot back, and nobody would serve it.
         set(to, &["importing", &old]);
         set(from, &["migrating", &new]);
@@ -98,7 +99,7 @@ fn meet(one: &StoreProcess, other: &StoreProcess) {
     one.cli(&["cluster", "meet", "127.0.0.1", &other.plain_port().to_string(), &bus]);
 }
 
-fn plan(kind: StoreKind) -> StoreOptions {
+fn cluster_options(kind: StoreKind) -> StoreOptions {
     StoreOptions::new(kind, StoreListen::Tcp)
         .set("cluster-enabled", "yes")
         .set("cluster-port", free_port())
@@ -128,34 +129,35 @@ struct Sentinel {
 }
 
 impl Sentinels {
-    /// Starts them all; returns when the replica is in step and each sentinel knows the others.
+    /// Starts all processes, and waits until the replica is synchronized and the sentinels know
+    /// each other.
     ///
     /// # Panics
-    /// If that does not come about within a minute.
+    /// If that takes more than a minute.
     pub fn start() -> Self {
         Self::start_with(&[])
     }
 
-    /// The same, with settings for both stores.
+    /// Like [`Sentinels::start`], with settings for both stores.
     ///
     /// # Panics
     /// As [`Sentinels::start`].
     pub fn start_with(settings: &[(&str, &str)]) -> Self {
-        let plan = || {
-            let plan = StoreOptions::new(StoreKind::Redis, StoreListen::Tcp);
-            settings.iter().fold(plan, |plan, (name, value)| plan.set(name, value))
+        let options = || {
+            let options = StoreOptions::new(StoreKind::Redis, StoreListen::Tcp);
+            settings.iter().fold(options, |options, (name, value)| options.set(name, value))
         };
-        let master = StoreProcess::start(plan());
+        let master = StoreProcess::start(options());
         let replicaof = format!("127.0.0.1 {}", master.plain_port());
-        let replica = StoreProcess::start(plan().set("replicaof", replicaof));
+        let replica = StoreProcess::start(options().set("replicaof", replicaof));
         until("the replica is in step", || {
             replica.cli(&["info", "replication"]).contains("master_link_status:up")
         });
         let sentinels = (0..3).map(|_| Sentinel::start(master.plain_port())).collect();
         let all = Self { stores: vec![master, replica], sentinels };
         until("the sentinels know each other", || {
-            all.sentinels.iter().all(|one| {
-                let seen = one.cli(&["sentinel", "master", MASTER_NAME]);
+            all.sentinels.iter().all(|sentinel| {
+                let seen = sentinel.cli(&["sentinel", "master", MASTER_NAME]);
                 field(&seen, "num-other-sentinels") == Some("2")
                     && field(&seen, "num-slaves") == Some("1")
             })
@@ -165,23 +167,23 @@ impl Sentinels {
 
     /// Where the sentinels listen.
     pub fn addresses(&self) -> Vec<(String, u16)> {
-        self.sentinels.iter().map(|one| ("127.0.0.1".to_owned(), one.port)).collect()
+        self.sentinels.iter().map(|sentinel| ("127.0.0.1".to_owned(), sentinel.port)).collect()
     }
 
-    /// The port of the master, by the first sentinel's word.
+    /// The port of the master, according to the first sentinel.
     pub fn master_port(&self) -> Option<u16> {
         let output = self.sentinels[0].cli(&["sentinel", "get-master-addr-by-name", MASTER_NAME]);
         output.lines().nth(1)?.trim().parse().ok()
     }
 
-    /// Stops all sentinels where they are (SIGSTOP).
+    /// Freezes all sentinels (SIGSTOP).
     pub fn freeze_sentinels(&self) {
-        self.sentinels.iter().for_each(|one| one.child.signal(Signal::SIGSTOP));
+        self.sentinels.iter().for_each(|sentinel| sentinel.child.signal(Signal::SIGSTOP));
     }
 
-    /// Lets them go on.
+    /// Continues them (SIGCONT).
     pub fn thaw_sentinels(&self) {
-        self.sentinels.iter().for_each(|one| one.child.signal(Signal::SIGCONT));
+        self.sentinels.iter().for_each(|sentinel| sentinel.child.signal(Signal::SIGCONT));
     }
 
     /// Waits until the first sentinel names the process `index` as master.
@@ -195,7 +197,7 @@ impl Sentinels {
 }
 
 impl Sentinel {
-    /// A port that was free a moment ago may be taken, so it is tried again with another.
+    /// Tries another port if a free one was taken in the meantime.
     fn start(master: u16) -> Self {
         for _ in 0..5 {
             let sentinel = Self::launch(master);
@@ -246,7 +248,7 @@ fn field<'a>(output: &'a str, name: &str) -> Option<&'a str> {
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !done() {
-        assert!(Instant::now() < end, "a minute passed, and not yet: {what}");
+        assert!(Instant::now() < end, "not within a minute: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

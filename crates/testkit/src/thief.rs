@@ -1,4 +1,4 @@
-//! A thief of a process's whole memory, who has recorded a first flight before.
+//! An attacker who records a first flight, and later steals the whole memory of a process.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 
 use crate::child::{TEST_TIMEOUT, state, within};
 
-/// All memory of a process that it could have written to, by address.
+/// The memory of a process by address, without read-only mappings of files.
 pub struct MemorySnapshot(BTreeMap<u64, Vec<u8>>);
 
 /// A first flight that was recorded: a ClientHello, and early data under TLS_AES_128_GCM_SHA256, whose
@@ -26,7 +26,7 @@ pub struct RecordedFlight {
     ticket: Vec<u8>,
     early_data: Vec<u8>,
     known_start: [u8; 16],
-    /// Of HKDF-Expand-Label for the key of the early data.
+    /// The label for HKDF-Expand-Label that gives the key of the early data.
     key_label: &'static [u8],
 }
 
@@ -37,7 +37,7 @@ pub enum StolenSecret {
     TicketKey,
     /// The key of this ticket alone.
     KeyOfTicket,
-    /// A seed of the puncturable function above the ticket's index, so many levels above.
+    /// A seed of the puncturable function, this many levels above the ticket's leaf.
     Seed(u8),
     /// The session's secret (PSK).
     PreSharedKey,
@@ -45,6 +45,15 @@ pub enum StolenSecret {
     TrafficSecret,
     /// The key of the records or packets.
     RecordKey,
+}
+
+/// Lets a stopped process run again, also after a panic.
+struct ResumeOnDrop(Pid);
+
+impl Drop for ResumeOnDrop {
+    fn drop(&mut self) {
+        let _ = kill(self.0, Signal::SIGCONT);
+    }
 }
 
 impl MemorySnapshot {
@@ -55,6 +64,7 @@ impl MemorySnapshot {
     pub fn of(pid: u32) -> Self {
         let process = Pid::from_raw(pid as i32);
         kill(process, Signal::SIGSTOP).expect("a process that runs");
+        let _resume = ResumeOnDrop(process);
         let has_stopped = || match state(process) {
             Some('T') => true,
             None | Some('Z' | 'X') => panic!("the process {pid} has ended before it was read"),
@@ -72,33 +82,32 @@ impl MemorySnapshot {
                 [from, to].map(|at| u64::from_str_radix(at, 16).expect("an address"))
             });
             let Some([from, to]) = range else { continue };
-            // What cannot be written to and lies in a file is the program.
+            // Read-only mappings of files are the program.
             let is_of_file = fields.nth(2).is_some_and(|inode| inode != "0");
             if rights.contains('w') || rights.starts_with('r') && !is_of_file {
                 let mut bytes = vec![0; (to - from) as usize];
-                // Pages of the kernel ([vvar]) and guards cannot be read.
+                // Pages of the kernel ([vvar]) and guard pages cannot be read.
                 if memory.read_exact_at(&mut bytes, from).is_ok() {
                     parts.insert(from, bytes);
                 }
             }
         }
-        kill(process, Signal::SIGCONT).expect("it is stopped");
         assert!(!parts.is_empty(), "nothing of its memory can be read");
         Self(parts)
     }
 
     /// Bytes that were stolen elsewhere, such as a file.
     pub fn of_bytes(bytes: &[u8]) -> Self {
-        // A seed may be the last of them, and 32 bytes are tried at a time.
+        // Padded: a seed of 16 bytes may be at the end, and 32 bytes are tried at a time.
         Self(BTreeMap::from([(0, [bytes, &[0; 32]].concat())]))
     }
 
-    /// Tries everything in it that can be a secret on a recorded flight, and returns what decrypts it,
-    /// with the number of tries.
+    /// Tries all bytes that can be a secret on a recorded flight. Returns the secrets that decrypt
+    /// it, and the number of tries.
     ///
-    /// `before`: the same process before the flight's ticket existed. What has not changed since has
-    /// nothing to do with this ticket, unless it is a key for many tickets; all that looks random is
-    /// tried as such. `None`: there was nothing.
+    /// `before` is a snapshot of the same process from before the flight's ticket existed. Bytes
+    /// that have not changed since are tried only as a key for many tickets. Without it, all bytes
+    /// count as changed.
     pub fn try_on(
         &self,
         flight: &RecordedFlight,
@@ -169,8 +178,9 @@ impl RecordedFlight {
         Self { hello_digest: sha256(hello), ticket, early_data, known_start, key_label }
     }
 
-    /// Tries 32 bytes of memory as each kind of secret. `has_changed`: since the ticket was issued;
-    /// `is_aligned`: as secrets in structures are.
+    /// Tries 32 bytes of memory as each kind of secret. `has_changed` is whether they have changed
+    /// since the ticket was issued, and `is_aligned` whether they are aligned as secrets in
+    /// structures are.
     fn try_window(
         &self,
         window: &[u8; 32],
@@ -187,7 +197,7 @@ impl RecordedFlight {
         if self.opens_records(key) {
             return Some(StolenSecret::RecordKey);
         }
-        if self.opens_under(window) {
+        if self.opens_under_key_of_ticket(window) {
             return Some(StolenSecret::KeyOfTicket);
         }
         if let Some(level) = self.level_of_seed(key) {
@@ -215,7 +225,7 @@ impl RecordedFlight {
     }
 
     /// The format of `PuncturedTickets`: kind, epoch (8), number (4), ciphertext.
-    fn opens_under(&self, key: &[u8; 32]) -> bool {
+    fn opens_under_key_of_ticket(&self, key: &[u8; 32]) -> bool {
         if self.ticket[0] != PUNCTURED_TICKET {
             return false;
         }
@@ -225,8 +235,8 @@ impl RecordedFlight {
         opened.is_ok_and(|session| self.opens_with_session(&session))
     }
 
-    /// Uses 16 bytes as the seed of each node above the ticket's leaf. This implements the construction
-    /// of the crate `puncture` again, without its code.
+    /// Tries 16 bytes as the seed of each node above the ticket's leaf. Implements the construction
+    /// of the crate `puncture` again, independently of its code.
     fn level_of_seed(&self, seed: &[u8; 16]) -> Option<u8> {
         if self.ticket[0] != PUNCTURED_TICKET {
             return None;
@@ -254,7 +264,7 @@ impl RecordedFlight {
                 seed = output(&seed, node, (leaf >> (level - 1)) as u8 & 1);
             }
             let value = [output(&seed, 2 * leaf, 2), output(&seed, 2 * leaf, 3)].concat();
-            self.opens_under(&value.try_into().expect("32 bytes"))
+            self.opens_under_key_of_ticket(&value.try_into().expect("32 bytes"))
         })
     }
 
@@ -328,8 +338,8 @@ fn ticket_of(hello: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Whether bytes can be a random secret. Of a million secrets this takes 30 for something else: it has
-/// many zeros, few different bytes, or is text.
+/// Whether bytes can be a random secret: they have few zeros, many different values, and are not
+/// text. This is wrong for 30 of a million random secrets.
 fn is_random(bytes: &[u8]) -> bool {
     let mut seen = [0u64; 4];
     let (mut zeros, mut printable) = (0, 0);

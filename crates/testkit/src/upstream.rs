@@ -44,7 +44,7 @@ pub struct UpstreamResponse {
     pub status: u16,
     /// The body.
     pub body: String,
-    /// Time that the origin takes.
+    /// How long the origin waits before it responds.
     pub delay: Duration,
 }
 
@@ -56,12 +56,12 @@ impl Default for UpstreamResponse {
 }
 
 impl Upstream {
-    /// Sends the same response to all requests.
+    /// Starts an origin that sends the default response to all requests.
     pub fn start() -> Self {
         Self::responding(|_| UpstreamResponse::default())
     }
 
-    /// Sends the response that this function chooses.
+    /// Starts an origin that sends the response that this function chooses.
     pub fn responding(
         respond: impl Fn(&ReceivedRequest) -> UpstreamResponse + Send + Sync + 'static,
     ) -> Self {
@@ -75,7 +75,8 @@ impl Upstream {
         Self { address, requests }
     }
 
-    /// Records nothing, for loads of any length: this function may count. Returns the address.
+    /// Starts an origin that records nothing, for long load tests; the function may count requests.
+    /// Returns the address.
     pub fn unrecorded(
         respond: impl Fn(ReceivedRequest) -> UpstreamResponse + Send + Sync + 'static,
     ) -> SocketAddr {
@@ -87,7 +88,7 @@ impl Upstream {
         self.address
     }
 
-    /// The same as a URL, without a path.
+    /// The URL of the origin, without a path.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }

@@ -52,7 +52,7 @@ pub enum FileError {
         /// The system's reason.
         source: io::Error,
     },
-    /// Others than its owner may read or write it.
+    /// Others than the file's owner may read or write it.
     #[error(
         "ticket keys in {} can be read by others (mode {mode:03o}); run `chmod 600 {}`",
         path.display(), path.display()
@@ -73,7 +73,7 @@ pub enum FileError {
         /// What is wrong, and what would be right.
         problem: String,
     },
-    /// A new file was requested where one is.
+    /// A new file was requested at an existing path.
     #[error("{} exists already; choose another name, or rotate its keys", path.display())]
     Exists {
         /// The file.
@@ -165,8 +165,12 @@ impl KeyFile {
     }
 
     /// A temporary file beside the target, with the ring in it, on disk, mode 0600.
-    fn prepare(&self, ring: &Ring, like: Option<&Metadata>) -> Result<NamedTempFile, FileError> {
-        secret_file::prepare(&self.path, text_of(ring).as_bytes(), like)
+    fn prepare(
+        &self,
+        ring: &Ring,
+        reference: Option<&Metadata>,
+    ) -> Result<NamedTempFile, FileError> {
+        secret_file::prepare(&self.path, text_of(ring).as_bytes(), reference)
             .map_err(|source| self.write_error(source))
     }
 
@@ -254,12 +258,12 @@ fn without_secrets(message: &str) -> String {
     let mut shown = String::with_capacity(message.len());
     let mut rest = message;
     while !rest.is_empty() {
-        let word = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
-        let (word, after) = rest.split_at(word);
-        shown.push_str(if word.len() < MAX_SHOWN { word } else { "(not shown)" });
-        let between = after.find(|c: char| c.is_ascii_alphanumeric()).unwrap_or(after.len());
-        let (between, after) = after.split_at(between);
-        shown.push_str(between);
+        let word_end = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
+        let (word, after) = rest.split_at(word_end);
+        shown.push_str(if word.len() < MAX_SHOWN_WORD_BYTES { word } else { "(not shown)" });
+        let next_word = after.find(|c: char| c.is_ascii_alphanumeric()).unwrap_or(after.len());
+        let (separator, after) = after.split_at(next_word);
+        shown.push_str(separator);
         rest = after;
     }
     shown
@@ -319,7 +323,7 @@ fn text_of(ring: &Ring) -> Zeroizing<String> {
 }
 
 const VERSION: i64 = 1;
-const MAX_SHOWN: usize = 16;
+const MAX_SHOWN_WORD_BYTES: usize = 16;
 const SHAPE: &str = "a ticket-key file has `version`, `rotation_seconds`, `lifetime_seconds` and \
                      one or more [[key]] with `name`, `secret` and `not_before`";
 

@@ -24,8 +24,8 @@ fn a_new_file_reads_back_and_only_its_owner_reads_it() {
     let ring = file.write_new(schedule, NOW).expect("written");
     assert_eq!(mode(file.path()), 0o600);
     assert_eq!(file.read().expect("read back"), ring);
-    let left = fs::read_dir(directory.path()).unwrap().count();
-    assert_eq!(left, 1, "nothing else is left in the directory");
+    let files = fs::read_dir(directory.path()).unwrap().count();
+    assert_eq!(files, 1, "nothing else is left in the directory");
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn a_file_that_others_can_read_is_refused_with_the_fix() {
 }
 
 #[test]
-fn what_is_not_a_file_is_refused_without_waiting() {
+fn a_directory_or_pipe_is_refused_without_blocking() {
     let (directory, file) = key_file();
     assert!(matches!(file.read(), Err(FileError::Read { .. })));
     assert!(matches!(KeyFile::new(directory.path()).read(), Err(FileError::Read { .. })));
@@ -82,8 +82,8 @@ fn rotate_replaces_the_file_and_keeps_links_and_mode() {
     assert_eq!(mode(file.path()), 0o600);
 }
 
-/// A good file, for breaking.
-fn good() -> String {
+/// The text of a valid file, to be modified.
+fn valid_text() -> String {
     let key = |digit: &str, time| {
         let (name, secret) = (digit.repeat(32), digit.repeat(64));
         format!("[[key]]\nname = \"{name}\"\nsecret = \"{secret}\"\nnot_before = {time}\n")
@@ -95,7 +95,7 @@ fn good() -> String {
 #[test]
 fn a_malformed_file_is_named_with_its_line_and_what_is_allowed() {
     let file = KeyFile::new("ring.toml");
-    assert!(file.parse(&good()).is_ok());
+    assert!(file.parse(&valid_text()).is_ok());
     for (from, to, expected) in [
         ("version = 1", "version = 2", "line 1: `version` must be 1, not 2"),
         ("version = 1\n", "", "line 1: missing field `version` (a ticket-key file has"),
@@ -109,8 +109,8 @@ fn a_malformed_file_is_named_with_its_line_and_what_is_allowed() {
         (&"b".repeat(32), &"a".repeat(32), "line 8: each key's name may occur only once"),
         ("not_before = 5", "not_after = 5", "line 7: unknown field `not_after`"),
     ] {
-        let text = good().replacen(from, to, 1);
-        assert_ne!(text, good());
+        let text = valid_text().replacen(from, to, 1);
+        assert_ne!(text, valid_text());
         let error = file.parse(&text).expect_err(expected).to_string();
         assert!(error.starts_with("ring.toml line ") && error.contains(expected), "{error}");
     }
@@ -123,7 +123,7 @@ fn a_malformed_file_is_named_with_its_line_and_what_is_allowed() {
 fn no_message_shows_a_secret() {
     let file = KeyFile::new("ring.toml");
     for end in ["", "c\"", "\" x", "\"\nfoo = 1"] {
-        let text = good().replacen(&format!("{}\"", "b".repeat(64)), &"c".repeat(60), 1);
+        let text = valid_text().replacen(&format!("{}\"", "b".repeat(64)), &"c".repeat(60), 1);
         let text = text.replacen("cccc\n", &format!("cccc{end}\n"), 1);
         let error = file.parse(&text).expect_err("broken").to_string();
         assert!(!error.contains("cccc"), "{error}");
@@ -131,7 +131,7 @@ fn no_message_shows_a_secret() {
     // A secret where something else belongs: the parser's own message would quote it.
     let secret = "c".repeat(64);
     for misplaced in [format!("not_before = \"{secret}\""), format!("{secret} = 6")] {
-        let text = good().replacen("not_before = 6", &misplaced, 1);
+        let text = valid_text().replacen("not_before = 6", &misplaced, 1);
         let error = file.parse(&text).expect_err("broken").to_string();
         assert!(!error.contains("cccc") && error.contains("(not shown)"), "{error}");
     }
@@ -151,7 +151,7 @@ proptest::proptest! {
     fn garbage_never_panics(text in ".{0,300}", at in 0usize..500) {
         let file = KeyFile::new("ring.toml");
         proptest::prop_assert!(file.parse(&text).is_err());
-        let mut broken = good();
+        let mut broken = valid_text();
         broken.insert_str(at.min(broken.len()), &text);
         let _ = file.parse(&broken);
     }

@@ -35,14 +35,14 @@ pub struct DetachedSession {
     pub record: Vec<u8>,
 }
 
-/// What a [`TicketKeys::refresh`] did.
+/// What [`TicketKeys::refresh`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefreshOutcome {
     /// Nothing was due.
     Unchanged,
     /// The in-process ring was rotated by its schedule.
     Rotated,
-    /// The file was replaced or changed; its ring is in use.
+    /// The file was replaced or changed; its new ring is in use.
     Reread,
 }
 
@@ -65,8 +65,8 @@ impl TicketKeys {
     pub fn from_file(file: KeyFile) -> Result<Self, FileError> {
         let (text, _) = file.read_text()?;
         let ring = file.parse(&text)?;
-        let seen = Mutex::new(FileState { digest: digest(&text), last_error: None });
-        Ok(Self::of(ring, Source::File { file, seen }))
+        let state = Mutex::new(FileState { digest: digest(&text), last_error: None });
+        Ok(Self::of(ring, Source::File { file, state }))
     }
 
     /// Keys that the caller manages and replaces by [`install`](Self::install).
@@ -74,7 +74,7 @@ impl TicketKeys {
         Self::of(ring, Source::External)
     }
 
-    /// The same keys for a node of `zone`. Without it: [`Zone::NONE`].
+    /// Sets the node's zone. The default is [`Zone::NONE`].
     #[must_use]
     pub fn in_zone(self, zone: Zone) -> Self {
         Self { zone, ..self }
@@ -99,7 +99,7 @@ impl TicketKeys {
     }
 
     /// Seals `content` under the key that is current at `now`, into a ticket of this ticket epoch
-    /// that is [`RING_OVERHEAD`](crate::RING_OVERHEAD) bytes longer.
+    /// that is [`TICKET_OVERHEAD`](crate::TICKET_OVERHEAD) bytes longer.
     pub fn seal(&self, content: &[u8], epoch: u32, now: UnixTime) -> Vec<u8> {
         self.counters.sealed();
         self.active().sealer(now).seal(content, Origin { zone: self.zone, epoch })
@@ -122,7 +122,7 @@ impl TicketKeys {
 
     /// Seals the content of a QUIC address token (RFC 9000 section 8.1) under the key that is current
     /// at `now`. It opens only with the same `bound_to`, and is
-    /// [`RING_OVERHEAD`](crate::RING_OVERHEAD) bytes longer.
+    /// [`TICKET_OVERHEAD`](crate::TICKET_OVERHEAD) bytes longer.
     pub fn seal_token(&self, content: &[u8], bound_to: &[u8], now: UnixTime) -> Vec<u8> {
         self.counters.sealed();
         self.active().sealer(now).seal_token(content, bound_to, self.zone.into())
@@ -133,7 +133,7 @@ impl TicketKeys {
         self.count(self.active().open(ticket, now, |key| key.open(ticket)))
     }
 
-    /// Opens the [`DetachedSession::record`] that was kept under `id`.
+    /// Opens the [`DetachedSession::record`] that was stored under `id`.
     pub fn open_detached(&self, record: &[u8], id: &SessionId, now: UnixTime) -> Opened {
         // Not counted: its ticket was counted.
         self.active().open(record, now, |key| key.open_detached(record, id)).0
@@ -177,14 +177,14 @@ impl TicketKeys {
         match &self.source {
             Source::InProcess => Ok(self.advance(now)),
             Source::External => Ok(RefreshOutcome::Unchanged),
-            Source::File { file, seen } => {
-                let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-                match self.reread(file, &mut seen) {
+            Source::File { file, state: file_state } => {
+                let mut state = file_state.lock().unwrap_or_else(PoisonError::into_inner);
+                match self.reread(file, &mut state) {
                     Ok(refreshed) => {
-                        seen.last_error = None;
+                        state.last_error = None;
                         Ok(refreshed)
                     }
-                    Err(error) => seen.report_once(error),
+                    Err(error) => state.report_once(error),
                 }
             }
         }
@@ -223,7 +223,8 @@ impl TicketKeys {
         Arc::clone(&self.active.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Drops replaced keys whose tickets have all expired: there may be no other ring for long.
+    /// Drops replaced keys whose tickets have all expired. The next ring, which would drop them
+    /// too, may come much later.
     fn forget_expired(&self, now: UnixTime) {
         if self.active().retired.iter().all(|(_, until)| *until > now) {
             return;
@@ -251,16 +252,16 @@ impl TicketKeys {
         RefreshOutcome::Rotated
     }
 
-    fn reread(&self, file: &KeyFile, seen: &mut FileState) -> Result<RefreshOutcome, FileError> {
+    fn reread(&self, file: &KeyFile, state: &mut FileState) -> Result<RefreshOutcome, FileError> {
         let (text, _) = file.read_text()?;
         let digest = digest(&text);
-        if digest == seen.digest {
+        if digest == state.digest {
             return Ok(RefreshOutcome::Unchanged);
         }
         let ring = file.parse(&text)?;
         let mut active = self.active.write().unwrap_or_else(PoisonError::into_inner);
         *active = Arc::new(active.followed_by(ring, Vec::new()));
-        seen.digest = digest;
+        state.digest = digest;
         Ok(RefreshOutcome::Reread)
     }
 }
@@ -269,9 +270,9 @@ impl TicketKeys {
 #[derive(Debug)]
 struct Active {
     ring: Arc<Ring>,
-    /// One for each key of the ring.
+    /// The usage of each key, in the ring's order.
     usage: Vec<Arc<Usage>>,
-    /// With the time when the last ticket expires.
+    /// Replaced keys, with the time when their last ticket expires.
     retired: Vec<(TicketKey, UnixTime)>,
 }
 
@@ -292,15 +293,15 @@ impl Active {
         let until = now.after(self.ring.schedule().lifetime());
         let keys = self.ring.keys().iter().enumerate();
         let replaced = keys
-            // Nobody has sealed under a next key.
+            // No node has sealed under a next key.
             .filter(|(at, _)| {
                 matches!(self.ring.state(*at, now), KeyState::Previous | KeyState::Current)
             })
             .map(|(_, key)| (key.key.clone(), until));
-        let before = self.retired_until(now).into_iter();
-        before
+        let already_retired = self.retired_until(now).into_iter();
+        already_retired
             .chain(replaced)
-            .filter(|(key, _)| !ring.keys().iter().any(|kept| kept.key.name() == key.name()))
+            .filter(|(key, _)| !ring.keys().iter().any(|other| other.key.name() == key.name()))
             .collect()
     }
 
@@ -342,7 +343,7 @@ impl Active {
 enum Source {
     InProcess,
     External,
-    File { file: KeyFile, seen: Mutex<FileState> },
+    File { file: KeyFile, state: Mutex<FileState> },
 }
 
 /// The file as last read successfully, and its last error since.

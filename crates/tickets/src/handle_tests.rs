@@ -26,7 +26,7 @@ fn two_on_one_file() -> (TempDir, KeyFile, TicketKeys, TicketKeys) {
 }
 
 #[test]
-fn in_process_keys_turn_by_the_clock() {
+fn in_process_keys_rotate_by_the_clock() {
     let keys = TicketKeys::in_process(Schedule::default(), NOW);
     let ticket = keys.seal(b"session", 0, hours(11));
     assert_eq!(keys.refresh(hours(11)).unwrap(), RefreshOutcome::Unchanged);
@@ -39,14 +39,14 @@ fn in_process_keys_turn_by_the_clock() {
 }
 
 #[test]
-fn two_processes_on_one_file_agree_about_the_current_key_without_talking() {
+fn two_processes_on_one_file_agree_about_the_current_key_by_the_clock() {
     let (_directory, _file, one, other) = two_on_one_file();
     for hour in [0, 5, 12, 13, 23, 40] {
         let ticket = one.seal(b"session", 0, hours(hour));
         assert_eq!(other.open(&ticket, hours(hour)), opened());
         assert_eq!(other.seal(b"", 0, hours(hour))[1..17], ticket[1..17], "the same key");
     }
-    // Clocks apart across a change.
+    // The processes' clocks differ when the key changes.
     let ticket = one.seal(b"session", 0, hours(12));
     assert_eq!(other.open(&ticket, UnixTime(hours(12).0 - 30)), opened());
 }
@@ -71,7 +71,7 @@ fn a_replaced_file_is_picked_up() {
     assert_eq!(one.refresh(hours(2)).unwrap(), RefreshOutcome::Reread);
     assert_eq!(one.refresh(hours(2)).unwrap(), RefreshOutcome::Unchanged);
     assert_eq!(one.open(&before, hours(2)), opened());
-    // The other has not looked yet, and opens what is sealed under the new key all the same.
+    // The other process has not reread the file, but has the new key as its next one.
     let after = one.seal(b"session", 0, hours(2));
     assert_ne!(after[1..17], before[1..17]);
     assert_eq!(other.open(&after, hours(2)), opened());
@@ -81,10 +81,10 @@ fn a_replaced_file_is_picked_up() {
 fn a_broken_file_leaves_the_old_ring_in_use_and_is_reported_once() {
     let (_directory, file, keys, _) = two_on_one_file();
     let ticket = keys.seal(b"session", 0, NOW);
-    let good = fs::read_to_string(file.path()).unwrap();
+    let valid = fs::read_to_string(file.path()).unwrap();
     let still_works = || assert_eq!(keys.open(&ticket, hours(1)), opened());
 
-    fs::write(file.path(), good.replace("version = 1", "version = 9")).unwrap();
+    fs::write(file.path(), valid.replace("version = 1", "version = 9")).unwrap();
     assert!(matches!(keys.refresh(hours(1)), Err(FileError::Content { .. })));
     assert_eq!(keys.refresh(hours(1)).unwrap(), RefreshOutcome::Unchanged);
     still_works();
@@ -98,12 +98,12 @@ fn a_broken_file_leaves_the_old_ring_in_use_and_is_reported_once() {
     assert!(matches!(keys.refresh(hours(1)), Err(FileError::Read { .. })));
     still_works();
 
-    // Another ring in its place, and the old one is gone.
+    // Another ring replaces the old one.
     file.write_new(Schedule::default(), NOW).expect("written");
     assert_eq!(keys.refresh(hours(1)).unwrap(), RefreshOutcome::Reread);
     assert_eq!(keys.open(&ticket, hours(1)), Opened::UnknownKey);
     fs::remove_file(file.path()).unwrap();
-    assert!(keys.refresh(hours(1)).is_err(), "the same complaint is news after a good time");
+    assert!(keys.refresh(hours(1)).is_err(), "the error is returned again after a valid file");
 }
 
 #[test]
@@ -111,9 +111,9 @@ fn a_file_rewritten_in_place_within_one_tick_is_picked_up() {
     let (_directory, file, keys, _) = two_on_one_file();
     let name = hex::encode(keys.ring().keys()[0].key.name());
     for digit in ["1", "2", "3"] {
-        let other = fs::read_to_string(file.path()).unwrap();
+        let text = fs::read_to_string(file.path()).unwrap();
         let current = hex::encode(keys.ring().keys()[0].key.name());
-        fs::write(file.path(), other.replace(&current, &digit.repeat(32))).unwrap();
+        fs::write(file.path(), text.replace(&current, &digit.repeat(32))).unwrap();
         assert_eq!(keys.refresh(NOW).unwrap(), RefreshOutcome::Reread);
     }
     assert_ne!(hex::encode(keys.ring().keys()[0].key.name()), name);
@@ -126,7 +126,7 @@ fn replaced_keys_are_dropped_when_their_tickets_have_expired() {
     assert!(keys.install(Ring::generate(Schedule::default(), hours(2)), hours(2)));
     assert_eq!(keys.refresh(hours(13)).unwrap(), RefreshOutcome::Unchanged);
     assert_eq!(keys.open(&ticket, hours(13)), opened());
-    // While the store is away, no other ring is installed.
+    // While the store is unavailable, no other ring is installed.
     assert_eq!(keys.refresh(hours(14)).unwrap(), RefreshOutcome::Unchanged);
     assert!(keys.active().retired.is_empty());
     assert_eq!(keys.open(&ticket, hours(14)), Opened::UnknownKey);
@@ -139,7 +139,7 @@ fn from_a_missing_file_is_an_error() {
 }
 
 #[test]
-fn sealing_goes_on_while_the_ring_turns() {
+fn sealing_continues_while_the_ring_rotates() {
     let keys = TicketKeys::in_process(Schedule::default(), NOW);
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -166,16 +166,16 @@ fn a_ticket_carries_its_zone() {
         origin: Origin { zone: west.zone(), epoch: 5 },
     };
     assert_eq!(east.open(&west.seal(b"session", 5, NOW), NOW), expected);
-    let apart = west.seal_detached(b"session", 5, NOW);
+    let detached = west.seal_detached(b"session", 5, NOW);
     let reference =
-        Opened::Reference { id: apart.id, origin: Origin { zone: west.zone(), epoch: 5 } };
-    assert_eq!(east.open(&apart.ticket, NOW), reference);
-    assert_eq!(east.open_detached(&apart.record, &apart.id, NOW), expected);
-    assert_eq!(east.open_detached(&apart.record, &[0; 16], NOW), Opened::Forged);
+        Opened::Reference { id: detached.id, origin: Origin { zone: west.zone(), epoch: 5 } };
+    assert_eq!(east.open(&detached.ticket, NOW), reference);
+    assert_eq!(east.open_detached(&detached.record, &detached.id, NOW), expected);
+    assert_eq!(east.open_detached(&detached.record, &[0; 16], NOW), Opened::Forged);
 }
 
 #[test]
-fn what_a_given_ring_replaces_opens_for_as_long_as_its_tickets_live() {
+fn replaced_keys_open_their_tickets_until_they_expire() {
     let own = Ring::generate(Schedule::default(), NOW);
     let next = own.keys()[1].key.clone();
     let keys = TicketKeys::external(own.clone());
@@ -188,7 +188,7 @@ fn what_a_given_ring_replaces_opens_for_as_long_as_its_tickets_live() {
     // No node has sealed under the next key: a ticket under it comes from a thief.
     let stolen = next.seal(b"session", Zone::NONE);
     assert_eq!(keys.open(&stolen, hours(2)), Opened::UnknownKey);
-    // Another ring still: what was retired before stays.
+    // After another ring, keys that were retired before are still known.
     let mut rotated = shared;
     rotated.rotate(hours(3));
     assert!(keys.install(rotated, hours(3)));
@@ -228,7 +228,7 @@ const fn is_shareable<T: Send + Sync>() {}
 const _: () = is_shareable::<TicketKeys>();
 
 #[test]
-fn tickets_are_counted_by_what_their_key_is_for() {
+fn tickets_are_counted_by_the_state_of_their_key() {
     let (_directory, _file, one, other) = two_on_one_file();
     let ticket = one.seal(b"session", 0, hours(11));
     let token = one.seal_token(b"address", b"", hours(11));
@@ -250,7 +250,7 @@ fn tickets_are_counted_by_what_their_key_is_for() {
     };
     assert_eq!(other.counts(), expected);
     assert_eq!(one.counts(), TicketCounts { sealed: 3, ..TicketCounts::default() });
-    // Another ring takes over: what it lacks goes on opening.
+    // Another ring is installed: keys that it lacks still open their tickets.
     let external = TicketKeys::external(Ring::generate(Schedule::default(), NOW));
     let ticket = external.seal(b"session", 0, NOW);
     external.install(Ring::generate(Schedule::default(), NOW), NOW);

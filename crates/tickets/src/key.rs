@@ -38,12 +38,12 @@ pub struct TicketKey {
 }
 
 /// How many bytes a sealed ticket is longer than its content.
-pub const RING_OVERHEAD: usize = HEADER_BYTES + Origin::LENGTH + TAG_BYTES;
+pub const TICKET_OVERHEAD: usize = HEADER_BYTES + Origin::LENGTH + TAG_BYTES;
 
 /// The id of a detached session.
 pub type SessionId = [u8; 16];
 
-/// The outcome of opening a ticket. After the last two, the handshake ignores the ticket and is a
+/// The outcome of opening a ticket. If it is not opened, the handshake ignores the ticket and is a
 /// full one (RFC 8446 section 4.2.11, RFC 5077 section 3.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Opened {
@@ -63,7 +63,7 @@ pub enum Opened {
     },
     /// Not a ticket of this format, or its key was dropped.
     UnknownKey,
-    /// It names a key of the ring that did not seal it.
+    /// Names a key of the ring that did not seal it.
     Forged,
 }
 
@@ -94,7 +94,7 @@ impl TicketKey {
         &self.secret
     }
 
-    /// Seals `content` into a ticket of `origin`, [`RING_OVERHEAD`] bytes longer.
+    /// Seals `content` into a ticket of `origin`, [`TICKET_OVERHEAD`] bytes longer.
     pub fn seal(&self, content: &[u8], origin: impl Into<Origin>) -> Vec<u8> {
         self.seal_as(SESSION, content, origin.into(), &[])
     }
@@ -123,14 +123,14 @@ impl TicketKey {
         match ticket.first() {
             Some(&SESSION) => match self.open_as(SESSION, ticket, &[]) {
                 Ok((content, origin)) => Opened::Ticket { content, origin },
-                Err(closed) => closed,
+                Err(not_opened) => not_opened,
             },
             Some(&REFERENCE) => match self.open_as(REFERENCE, ticket, &[]) {
                 Ok((content, origin)) => match content.first_chunk() {
                     Some(id) => Opened::Reference { id: *id, origin },
                     None => Opened::Forged,
                 },
-                Err(closed) => closed,
+                Err(not_opened) => not_opened,
             },
             _ => Opened::UnknownKey,
         }
@@ -140,7 +140,7 @@ impl TicketKey {
     pub(crate) fn open_detached(&self, sealed: &[u8], id: &SessionId) -> Opened {
         match self.open_as(DETACHED, sealed, id) {
             Ok((content, origin)) => Opened::Ticket { content, origin },
-            Err(closed) => closed,
+            Err(not_opened) => not_opened,
         }
     }
 
@@ -148,14 +148,14 @@ impl TicketKey {
     pub(crate) fn open_token(&self, token: &[u8], bound_to: &[u8]) -> Opened {
         match self.open_as(TOKEN, token, bound_to) {
             Ok((content, origin)) => Opened::Ticket { content, origin },
-            Err(closed) => closed,
+            Err(not_opened) => not_opened,
         }
     }
 
     fn seal_as(&self, kind: u8, content: &[u8], origin: Origin, bound_to: &[u8]) -> Vec<u8> {
         let mut nonce = [0; NONCE_BYTES];
         fill_unique(&mut nonce);
-        let mut ticket = Vec::with_capacity(content.len() + RING_OVERHEAD);
+        let mut ticket = Vec::with_capacity(content.len() + TICKET_OVERHEAD);
         ticket.push(kind);
         ticket.extend_from_slice(&self.name);
         ticket.extend_from_slice(&nonce);
@@ -184,10 +184,10 @@ impl TicketKey {
         let mut plain = cipher(&self.secret)
             .decrypt(&XNonce::from(nonce), Payload { msg: sealed, aad: &aad })
             .map_err(|_| Opened::Forged)?;
-        let Some((tag, content)) = plain.split_first_chunk() else {
+        let Some((origin, content)) = plain.split_first_chunk() else {
             return Err(Opened::Forged);
         };
-        let opened = (content.to_vec(), Origin::from_bytes(*tag));
+        let opened = (content.to_vec(), Origin::from_bytes(*origin));
         plain.zeroize();
         Ok(opened)
     }
@@ -201,7 +201,7 @@ impl fmt::Debug for TicketKey {
 
 /// Reads the key name from sealed bytes, if they have this format.
 pub(crate) fn key_name(sealed: &[u8]) -> Option<&[u8; NAME_BYTES]> {
-    if sealed.len() < RING_OVERHEAD || !(SESSION..=TOKEN).contains(&sealed[0]) {
+    if sealed.len() < TICKET_OVERHEAD || !(SESSION..=TOKEN).contains(&sealed[0]) {
         return None;
     }
     sealed[1..].first_chunk()

@@ -14,7 +14,7 @@ fn seals_and_opens() {
     for content in [&b""[..], b"session", &[0; 5000]] {
         for zone in [ZONE, Zone::named("eu-west")] {
             let sealed = key.seal(content, zone);
-            assert_eq!(sealed.len(), content.len() + RING_OVERHEAD);
+            assert_eq!(sealed.len(), content.len() + TICKET_OVERHEAD);
             assert_eq!(key.open(&sealed), ticket(content, zone));
             assert_eq!(TicketKey::random().open(&sealed), Opened::UnknownKey);
         }
@@ -22,19 +22,19 @@ fn seals_and_opens() {
 }
 
 #[test]
-fn a_reference_and_what_it_refers_to() {
+fn a_reference_and_its_detached_session() {
     let key = TicketKey::random();
     let zone = Zone::named("eu-west");
     let (id, other) = ([1; 16], [2; 16]);
     for length in [0, 16, 300] {
         let ticket = key.seal_reference(&id, length, zone.into());
         assert_eq!(key.open(&ticket), Opened::Reference { id, origin: zone.into() });
-        assert_eq!(ticket.len(), length.max(16) + RING_OVERHEAD, "room for the session");
+        assert_eq!(ticket.len(), length.max(16) + TICKET_OVERHEAD, "room for the session");
     }
-    let kept = key.seal_detached(b"session", &id, zone.into());
-    assert_eq!(key.open_detached(&kept, &id), ticket(b"session", zone));
-    assert_eq!(key.open_detached(&kept, &other), Opened::Forged, "swapped");
-    assert_eq!(key.open(&kept), Opened::UnknownKey, "no ticket for a client to send");
+    let detached = key.seal_detached(b"session", &id, zone.into());
+    assert_eq!(key.open_detached(&detached, &id), ticket(b"session", zone));
+    assert_eq!(key.open_detached(&detached, &other), Opened::Forged, "swapped");
+    assert_eq!(key.open(&detached), Opened::UnknownKey, "no ticket for a client to send");
     assert_eq!(key.open_detached(&key.seal(b"session", zone), &id), Opened::UnknownKey);
 }
 
@@ -58,7 +58,7 @@ fn rfc9000_8_1_a_token_is_no_ticket_and_no_ticket_a_token() {
 }
 
 #[test]
-fn a_kind_made_another_is_forged() {
+fn changing_the_kind_is_a_forgery() {
     let key = TicketKey::random();
     let mut changed = key.seal(&[1; 16], ZONE);
     changed[0] = REFERENCE;
@@ -75,7 +75,7 @@ fn two_tickets_of_the_same_content_differ() {
 }
 
 #[test]
-fn rfc5077_4_a_change_to_any_byte_is_found() {
+fn rfc5077_4_a_change_to_any_byte_is_detected() {
     let key = TicketKey::random();
     let ticket = key.seal(b"a session of some bytes", ZONE);
     for at in 0..ticket.len() {
@@ -84,7 +84,7 @@ fn rfc5077_4_a_change_to_any_byte_is_found() {
             changed[at] ^= flip;
             let opened = key.open(&changed);
             if at == 0 {
-                // Another kind of ours is forged, any other byte no ticket of ours.
+                // Another valid kind is forged; any other byte is an unknown format.
                 assert!(matches!(opened, Opened::UnknownKey | Opened::Forged), "{opened:?}");
             } else {
                 let expected = if at < 17 { Opened::UnknownKey } else { Opened::Forged };
@@ -114,20 +114,20 @@ fn debug_shows_no_secret() {
 proptest! {
     #[test]
     fn garbage_never_opens(
-        mut bytes in prop::collection::vec(any::<u8>(), 0..2 * RING_OVERHEAD),
+        mut bytes in prop::collection::vec(any::<u8>(), 0..2 * TICKET_OVERHEAD),
         kind in prop::option::of(SESSION..=TOKEN),
     ) {
         let key = TicketKey::random();
-        let kind = kind.filter(|_| bytes.len() >= RING_OVERHEAD);
+        let kind = kind.filter(|_| bytes.len() >= TICKET_OVERHEAD);
         if let Some(kind) = kind {
             bytes[0] = kind;
             bytes[1..17].copy_from_slice(key.name());
         }
-        let opened =
+        let outcomes =
             [key.open(&bytes), key.open_detached(&bytes, &[0; 16]), key.open_token(&bytes, &[])];
-        // One of them gets as far as the cipher.
-        let forged = opened.iter().filter(|one| **one == Opened::Forged).count();
-        let unknown = opened.iter().filter(|one| **one == Opened::UnknownKey).count();
+        // With a valid kind, one of the three reaches the cipher.
+        let forged = outcomes.iter().filter(|opened| **opened == Opened::Forged).count();
+        let unknown = outcomes.iter().filter(|opened| **opened == Opened::UnknownKey).count();
         prop_assert_eq!((forged, unknown), if kind.is_some() { (1, 2) } else { (0, 3) });
     }
 }

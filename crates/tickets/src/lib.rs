@@ -33,7 +33,7 @@
 //! let opened = ring.open(&ticket, later);
 //! assert!(matches!(opened, Opened::Ticket { content, .. } if content == b"session"));
 //!
-//! // It is dropped when the last of them has expired.
+//! // It is dropped when the last of its tickets has expired.
 //! let expired = later.after(schedule.lifetime() + schedule.rotation());
 //! ring.advance(expired);
 //! assert_eq!(ring.open(&ticket, expired), Opened::UnknownKey);
@@ -49,8 +49,8 @@
 //! **No master secret.** Deriving each period's key from one secret would need no rotation. But an
 //! attacker who steals that secret could open every ticket ever issued, and decrypt the early data
 //! recorded with it. Random keys that are dropped with their last ticket leave nothing to steal.
-//! The price is that somebody has to rotate a shared file ([`KeyFile::rotate`]). Until then the last
-//! key stays in use, and [`Ring::warnings`] reports it.
+//! The price is that somebody has to rotate a shared file ([`KeyFile::rotate`]). Until that is
+//! done, the last key stays in use, and [`Ring::warnings`] reports it.
 
 pub mod export;
 mod file;
@@ -68,7 +68,7 @@ mod zone;
 pub use file::{FileError, KeyFile};
 pub use firstflight_puncture::{Counts as PuncturedCounts, Limits as PuncturedLimits};
 pub use handle::{DetachedSession, RefreshOutcome, TicketKeys};
-pub use key::{Opened, RING_OVERHEAD, SessionId, TicketKey};
+pub use key::{Opened, SessionId, TICKET_OVERHEAD, TicketKey};
 pub use key_encryption::{
     KeyEncryption, KeyEncryptionError, KeyId, SealingKey, UnsealError, Unsealed,
     check_key_encryption_text,

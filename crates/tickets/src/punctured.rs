@@ -22,8 +22,8 @@ pub use firstflight_puncture::InvalidSnapshot;
 /// ChaCha20-Poly1305 with the 13 bytes before the ciphertext as associated data. Each key seals one
 /// ticket, so the nonce is zero. The ciphertext is that of `seconds (8) | content`.
 ///
-/// Times are those of a clock that nobody sets, such as a machine's monotonic one. A process that takes
-/// the keys over has to read the same clock.
+/// Times are by a clock that is never set, such as the machine's monotonic one. A process that
+/// takes over the keys has to read the same clock.
 #[derive(Debug)]
 pub struct PuncturedTickets {
     limits: Limits,
@@ -40,23 +40,23 @@ enum State {
 /// The outcome of [`PuncturedTickets::read`] and [`PuncturedTickets::open`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OpenOutcome {
-    /// The ticket is open, and after [`PuncturedTickets::open`] used up.
+    /// The ticket was opened, and by [`PuncturedTickets::open`] also used up.
     Session {
-        /// What was sealed.
+        /// The content that was sealed.
         content: Zeroizing<Vec<u8>>,
         /// When it was sealed, in whole seconds.
         sealed_at: Duration,
     },
-    /// The client has not proved that it knows the session. The ticket is as it was.
+    /// The client has not proved that it knows the session. The ticket is unchanged.
     Unproven,
-    /// The ticket was used before, or given up because of the limit of memory. Nobody can tell whether
+    /// The ticket was used before, or discarded because of the memory limit. It is unknown whether
     /// it was genuine.
     Used,
     /// The ticket has expired, or was not issued by this process.
     Unknown,
     /// The ticket's index is not used, but the ticket was not sealed under it.
     Forged,
-    /// Another process has the keys. The ticket is as it was.
+    /// Another process has the keys. The ticket is unchanged.
     HandedOver,
 }
 
@@ -65,9 +65,9 @@ pub enum OpenOutcome {
 pub enum UseOutcome {
     /// The ticket is used up, by this call.
     First,
-    /// The ticket was used before, has expired, or was given up because of the limit of memory.
+    /// The ticket was used before, has expired, or was discarded because of the memory limit.
     Again,
-    /// Another process has the keys. The ticket is as it was.
+    /// Another process has the keys. The ticket is unchanged.
     HandedOver,
 }
 
@@ -75,7 +75,8 @@ impl PuncturedTickets {
     /// The bytes that a ticket is longer than its content.
     pub const OVERHEAD: usize = HEADER_BYTES + TIME_BYTES + TAG_BYTES;
 
-    /// New tickets of this process alone. None outlives the process, unless it hands them over.
+    /// Creates new keys, for this process alone. Its tickets do not outlive it, unless it hands the
+    /// keys over.
     pub fn new(limits: Limits) -> Self {
         let function = Box::new(PuncturableFunction::new(limits));
         Self { limits, state: Mutex::new(State::Owned(function)) }
@@ -153,8 +154,8 @@ impl PuncturedTickets {
     }
 
     /// Opens a ticket and uses it up, if `is_proven` returns true for its session: if the client has
-    /// proved by its binder that it knows the session's secret (RFC 8446 section 4.2.11.2). Somebody
-    /// who has only seen the ticket cannot use it up.
+    /// proved by its binder that it knows the session's secret (RFC 8446 section 4.2.11.2). An
+    /// attacker who has only seen the ticket cannot use it up.
     pub fn open(&self, ticket: &[u8], is_proven: impl FnOnce(&[u8]) -> bool) -> OpenOutcome {
         let opened = self.read(ticket);
         let OpenOutcome::Session { content, .. } = &opened else { return opened };
@@ -169,15 +170,14 @@ impl PuncturedTickets {
         }
     }
 
-    /// Destroys the keys of tickets that were issued before `time`, as far as all tickets of their
-    /// epoch were.
+    /// Destroys the keys of each epoch whose tickets were all issued before `time`.
     pub fn expire_before(&self, time: Duration) {
         if let State::Owned(function) = &mut *self.state() {
             function.expire_before(time.as_secs());
         }
     }
 
-    /// What has become of the tickets. `None` if another process has the keys.
+    /// Counts of tickets by their state. `None` if another process has the keys.
     pub fn counts(&self) -> Option<Counts> {
         match &*self.state() {
             State::Owned(function) => Some(function.counts()),
@@ -185,9 +185,9 @@ impl PuncturedTickets {
         }
     }
 
-    /// The keys for another process, or `None` if one has them. None of them is left here: until
-    /// [`take_over`](Self::take_over) or [`replace_keys`](Self::replace_keys), no ticket is sealed or
-    /// opened.
+    /// Returns the keys for another process, or `None` if another process has them. No key is left
+    /// here: until [`take_over`](Self::take_over) or [`replace_keys`](Self::replace_keys), no
+    /// ticket is sealed or opened.
     pub fn hand_off(&self) -> Option<Zeroizing<Vec<u8>>> {
         match std::mem::replace(&mut *self.state(), State::HandedOver) {
             State::Owned(function) => Some(function.snapshot()),
@@ -230,14 +230,14 @@ fn parse(ticket: &[u8]) -> Option<(TicketIndex, &[u8])> {
     (kind == KIND && sealed.len() >= TAG_BYTES).then_some((index, sealed))
 }
 
-/// Other than the kinds of [`TicketKey`](crate::TicketKey).
+/// Different from the kinds of [`TicketKey`](crate::TicketKey).
 const KIND: u8 = 10;
 const HEADER_BYTES: usize = 1 + 8 + 4;
 const TIME_BYTES: usize = 8;
 const TAG_BYTES: usize = 16;
 
-/// More than sealing and reading a ticket take, in units of 16 bytes: the key is moved, and the cipher
-/// copies it.
+/// More stack than sealing or reading a ticket uses, in units of 16 bytes: the key is moved, and
+/// the cipher copies it.
 const WIPED_STACK: usize = 512;
 
 #[cfg(test)]

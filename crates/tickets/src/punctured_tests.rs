@@ -66,7 +66,7 @@ fn of_many_threads_with_one_ticket_exactly_one_wins() {
 
 /// The second of two copies opens the ticket before the first has used it up.
 #[test]
-fn a_copy_that_is_opened_meanwhile_loses() {
+fn the_slower_of_two_copies_loses() {
     let tickets = PuncturedTickets::new(Limits::default());
     let ticket = tickets.seal(b"session", NOW).unwrap();
     let slower = tickets.open(&ticket, |_| {
@@ -77,7 +77,7 @@ fn a_copy_that_is_opened_meanwhile_loses() {
 }
 
 #[test]
-fn handed_over_keys_are_gone_here_and_complete_there() {
+fn handed_over_keys_work_only_in_the_new_process() {
     let (old, new) =
         (PuncturedTickets::new(Limits::default()), PuncturedTickets::new(Limits::default()));
     let (used, unused) = (old.seal(b"used", NOW).unwrap(), old.seal(b"unused", NOW).unwrap());

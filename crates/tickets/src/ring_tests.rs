@@ -36,14 +36,14 @@ fn the_next_key_exists_before_it_is_used() {
 }
 
 #[test]
-fn an_old_key_goes_with_its_last_ticket() {
+fn a_previous_key_is_dropped_with_its_last_ticket() {
     let mut ring = Ring::generate(Schedule::default(), START);
     let last_second = UnixTime(at(12).0 - 1);
     let ticket = ring.seal(b"session", Zone::NONE, last_second);
     ring.advance(at(12));
     assert_eq!(ring.previous(at(12)).len(), 1);
     assert!(opens(&ring, &ticket, UnixTime(at(24).0 - 1)));
-    // Dead by the clock, also where nobody has dropped it yet.
+    // Dead by the clock, even before it is dropped.
     assert_eq!(ring.open(&ticket, at(24)), Opened::UnknownKey);
     assert_eq!(ring.keys().len(), 3);
     ring.advance(at(24));
@@ -62,7 +62,7 @@ fn a_lifetime_of_many_periods_keeps_many_keys() {
 }
 
 #[test]
-fn after_a_long_sleep_all_old_keys_go() {
+fn after_a_long_sleep_all_old_keys_are_replaced() {
     let mut ring = Ring::generate(Schedule::default(), START);
     let ticket = ring.seal(b"session", Zone::NONE, START);
     let old: Vec<_> = ring.keys().iter().map(|key| *key.key.name()).collect();
@@ -74,7 +74,7 @@ fn after_a_long_sleep_all_old_keys_go() {
     assert_eq!(*ring.previous(at(1000))[0].key.name(), old[1]);
 }
 
-/// Keys from a clock that was a year ahead, with and without one from before.
+/// Keys from a clock that was a year ahead, with and without an earlier key.
 #[test]
 fn keys_of_a_clock_that_was_ahead_rotate_once_it_is_right() {
     let year = 365 * 24;
@@ -89,8 +89,8 @@ fn keys_of_a_clock_that_was_ahead_rotate_once_it_is_right() {
         assert!(ring.is_due(at(1)));
         ring.advance(at(1));
         assert_eq!((&ring.current(at(1)).key, ring.warnings(at(1))), (&sealed_by, vec![]));
-        let kept: Vec<_> = ring.keys().iter().map(|key| key.key.clone()).collect();
-        assert!(keys.ends_with(&kept) && kept.len() >= 2);
+        let remaining: Vec<_> = ring.keys().iter().map(|key| key.key.clone()).collect();
+        assert!(keys.ends_with(&remaining) && remaining.len() >= 2);
         assert!(!ring.is_due(at(1)) && ring.is_due(at(13)));
         ring.advance(at(13));
         assert_ne!(ring.current(at(13)).key, sealed_by);
@@ -98,15 +98,15 @@ fn keys_of_a_clock_that_was_ahead_rotate_once_it_is_right() {
     let mut ring = Ring::generate(Schedule::default(), at(year));
     let (stolen, next) = (ring.keys()[0].key.clone(), ring.keys()[1].key.clone());
     ring.rotate(START);
-    let soon = UnixTime(START.0 + 1);
-    assert_eq!(ring.current(soon).key, next);
-    assert_eq!(ring.previous(soon)[0].key, stolen);
-    // Another process's clock may be ahead by little.
+    let next_second = UnixTime(START.0 + 1);
+    assert_eq!(ring.current(next_second).key, next);
+    assert_eq!(ring.previous(next_second)[0].key, stolen);
+    // Small differences between the clocks of processes are tolerated.
     assert!(!Ring::generate(Schedule::default(), UnixTime(START.0 + 200)).is_due(START));
 }
 
 #[test]
-fn a_clock_before_the_first_key_uses_the_first() {
+fn a_clock_before_the_first_key_uses_the_first_key() {
     let ring = Ring::generate(Schedule::default(), START);
     let ticket = ring.seal(b"session", Zone::NONE, UnixTime(0));
     assert_eq!(ring.current(UnixTime(0)).not_before, START);
@@ -147,7 +147,7 @@ fn rotate_replaces_a_key_over_age_and_its_warning() {
 }
 
 #[test]
-fn keys_that_make_no_ring_are_refused() {
+fn keys_that_do_not_form_a_ring_are_refused() {
     let key = |name: u8, second| DatedKey {
         key: TicketKey::new([name; 16], [name; 32]),
         not_before: UnixTime(second),
@@ -160,45 +160,46 @@ fn keys_that_make_no_ring_are_refused() {
 }
 
 #[derive(Debug, Clone)]
-enum Turn {
+enum Step {
     Wait(u64),
-    KeepUp,
+    Advance,
     Rotate,
     Issue,
 }
 
-fn turn() -> impl Strategy<Value = Turn> {
+fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        4 => (0u64..4000).prop_map(Turn::Wait),
-        1 => (0u64..400_000).prop_map(Turn::Wait),
-        3 => Just(Turn::KeepUp),
-        2 => Just(Turn::Rotate),
-        4 => Just(Turn::Issue),
+        4 => (0u64..4000).prop_map(Step::Wait),
+        1 => (0u64..400_000).prop_map(Step::Wait),
+        3 => Just(Step::Advance),
+        2 => Just(Step::Rotate),
+        4 => Just(Step::Issue),
     ]
 }
 
 proptest! {
-    /// After any sequence of rotations, a ticket opens until it expires, and no key outlives its use.
+    /// After any sequence of rotations, a ticket opens until it expires, and no key is kept longer
+    /// than its tickets live.
     #[test]
     fn tickets_open_for_their_whole_life(
         rotation in 60u64..5000,
         lifetime in 1u64..20_000,
-        turns in prop::collection::vec(turn(), 1..80),
+        steps in prop::collection::vec(step(), 1..80),
     ) {
         let seconds = Duration::from_secs;
         let schedule = Schedule::new(seconds(rotation), seconds(lifetime)).expect("in bounds");
         let mut ring = Ring::generate(schedule, START);
         let mut now = START;
         let mut issued = Vec::new();
-        for turn in turns {
-            match turn {
-                Turn::Wait(passed) => now = now.after(seconds(passed)),
-                Turn::KeepUp => {
+        for step in steps {
+            match step {
+                Step::Wait(passed) => now = now.after(seconds(passed)),
+                Step::Advance => {
                     ring.advance(now);
                     prop_assert!(ring.next(now).is_some() && ring.due() > now);
                 }
-                Turn::Rotate => ring.rotate(now),
-                Turn::Issue => issued.push((now, ring.seal(b"session", Zone::NONE, now))),
+                Step::Rotate => ring.rotate(now),
+                Step::Issue => issued.push((now, ring.seal(b"session", Zone::NONE, now))),
             }
             for (issued_at, ticket) in &issued {
                 if now < issued_at.after(seconds(lifetime)) {
@@ -208,8 +209,8 @@ proptest! {
             prop_assert!(Ring::new(ring.keys().to_vec(), schedule).is_ok());
             for old in ring.previous(now) {
                 let oldest = now.0.saturating_sub(lifetime);
-                let follows = ring.keys().iter().find(|key| key.not_before > old.not_before);
-                prop_assert!(follows.is_some_and(|key| key.not_before.0 > oldest));
+                let successor = ring.keys().iter().find(|key| key.not_before > old.not_before);
+                prop_assert!(successor.is_some_and(|key| key.not_before.0 > oldest));
             }
         }
     }

@@ -13,9 +13,9 @@ use zeroize::Zeroizing;
 pub enum SecretFileError {
     /// The system's reason.
     Read(io::Error),
-    /// Others may read or write it; its permission bits.
+    /// Others may read or write the file, which has these permission bits.
     ReadableByOthers(u32),
-    /// It is longer than 64 KiB.
+    /// The file is longer than 64 KiB.
     TooLong,
 }
 
@@ -30,8 +30,8 @@ pub fn read(path: &Path) -> Result<(Zeroizing<String>, Metadata), SecretFileErro
     }
     let file = File::open(path).map_err(SecretFileError::Read)?;
     let metadata = file.metadata().map_err(SecretFileError::Read)?;
-    let ours = nix::unistd::geteuid().as_raw();
-    if is_readable_by_others(metadata.mode(), metadata.uid(), ours) {
+    let process_user = nix::unistd::geteuid().as_raw();
+    if is_readable_by_others(metadata.mode(), metadata.uid(), process_user) {
         return Err(SecretFileError::ReadableByOthers(metadata.mode() & 0o777));
     }
     // Allocates once: growing would leave copies of secrets in memory.
@@ -47,8 +47,8 @@ pub fn read(path: &Path) -> Result<(Zeroizing<String>, Metadata), SecretFileErro
 ///
 /// If this process is not root, a group may read a file that belongs to root: Kubernetes mounts
 /// secrets for a pod with an `fsGroup` with mode 0440, and the pod cannot change that.
-fn is_readable_by_others(mode: u32, owner: u32, ours: u32) -> bool {
-    let mounted_by_root = owner == 0 && ours != 0;
+fn is_readable_by_others(mode: u32, owner: u32, process_user: u32) -> bool {
+    let mounted_by_root = owner == 0 && process_user != 0;
     let forbidden = if mounted_by_root { 0o037 } else { 0o077 };
     mode & forbidden != 0
 }
@@ -56,35 +56,35 @@ fn is_readable_by_others(mode: u32, owner: u32, ours: u32) -> bool {
 /// The longest file that is read.
 pub(crate) const MAX_BYTES: u64 = 64 * 1024;
 
-/// A temporary file beside `path` that has the bytes on disk, to be renamed. Mode and owner are
-/// those of `like`; without it, mode 0600 and our own.
+/// Writes a temporary file beside `path`, to be renamed by [`persist`]. Mode and owner are those of
+/// `reference`; without it, mode 0600 and this process's user.
 pub(crate) fn prepare(
     path: &Path,
     bytes: &[u8],
-    like: Option<&Metadata>,
+    reference: Option<&Metadata>,
 ) -> io::Result<NamedTempFile> {
     let mut file = NamedTempFile::new_in(directory_of(path))?;
     file.write_all(bytes)?;
-    if let Some(like) = like {
+    if let Some(reference) = reference {
         let own = file.as_file().metadata()?;
-        if (own.uid(), own.gid()) != (like.uid(), like.gid()) {
-            fchown(file.as_file(), Some(like.uid()), Some(like.gid()))?;
+        if (own.uid(), own.gid()) != (reference.uid(), reference.gid()) {
+            fchown(file.as_file(), Some(reference.uid()), Some(reference.gid()))?;
         }
-        // After the owner: a change of that takes bits away.
-        file.as_file().set_permissions(Permissions::from_mode(like.mode() & 0o777))?;
+        // After the owner, because changing the owner clears mode bits.
+        file.as_file().set_permissions(Permissions::from_mode(reference.mode() & 0o777))?;
     }
     file.as_file().sync_all()?;
     Ok(file)
 }
 
-/// Renames a [prepared](prepare) file to `path`, in place of what is there.
+/// Renames a [prepared](prepare) file to `path`, replacing an existing file.
 pub(crate) fn persist(file: NamedTempFile, path: &Path) -> io::Result<()> {
     file.persist(path)?;
     sync_directory(path);
     Ok(())
 }
 
-/// The same, with [`io::ErrorKind::AlreadyExists`] if something is there.
+/// As [`persist`], but fails with [`io::ErrorKind::AlreadyExists`] if `path` exists.
 pub(crate) fn persist_new(file: NamedTempFile, path: &Path) -> io::Result<()> {
     file.persist_noclobber(path)?;
     sync_directory(path);

@@ -28,15 +28,15 @@ pub struct KeyStatus {
 /// How many tickets, address tokens among them, were sealed and opened in this process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TicketCounts {
-    /// Sealed, under the key that was current then.
+    /// Sealed, under the key that was current.
     pub sealed: u64,
-    /// Opened under a key that was a previous one by then.
+    /// Opened under a previous key.
     pub opened_previous: u64,
-    /// Opened under the current one.
+    /// Opened under the current key.
     pub opened_current: u64,
-    /// Opened under the next one, which other processes use already.
+    /// Opened under the next key, which other processes use already.
     pub opened_next: u64,
-    /// Opened under one that is no longer in the ring.
+    /// Opened under a key that is no longer in the ring.
     pub opened_replaced: u64,
     /// Not opened: no key of the ring has the name.
     pub unknown: u64,
@@ -61,7 +61,7 @@ impl Counters {
         self.sealed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// `state` is that of the key, or `None` if the ring lacks it.
+    /// Counts a ticket by its key's state, or `None` if the key is not in the ring.
     pub(crate) fn opened(&self, opened: &Opened, state: Option<KeyState>) {
         let counter = match (opened, state) {
             (Opened::UnknownKey, _) => &self.unknown,
@@ -97,16 +97,16 @@ pub(crate) struct Usage {
 
 impl Usage {
     pub(crate) fn sealed_at(&self, now: UnixTime) {
-        note(&self.sealed, now);
+        store_time(&self.sealed, now);
     }
 
     pub(crate) fn opened_at(&self, now: UnixTime) {
-        note(&self.opened, now);
+        store_time(&self.opened, now);
     }
 }
 
 /// Writes at most once per second, so that threads do not contend for the cache line.
-fn note(cell: &AtomicU64, now: UnixTime) {
+fn store_time(cell: &AtomicU64, now: UnixTime) {
     if cell.load(Ordering::Relaxed) != now.0 {
         cell.store(now.0, Ordering::Relaxed);
     }

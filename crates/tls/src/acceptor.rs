@@ -50,7 +50,8 @@ pub struct AcceptorConfig {
     /// How long a ticket is valid, at most 7 days (RFC 8446 section 4.6.1). The sealer has to keep
     /// its keys for as long.
     pub ticket_lifetime: Duration,
-    /// Decrypts ClientHellos (RFC 9849). Certificates and all else are then chosen by the inner one.
+    /// Decrypts encrypted ClientHellos (RFC 9849). The inner ClientHello then selects the
+    /// certificate and everything else.
     pub ech: Option<EchKeys>,
     /// Receives the connections' secrets.
     pub key_log: Option<Arc<dyn KeyLog>>,
@@ -97,7 +98,7 @@ impl Acceptor {
     /// # Errors
     /// [`TlsError`] naming the setting that BoringSSL rejects.
     pub fn new(config: AcceptorConfig) -> Result<Self, TlsError> {
-        let uses_up_tickets = config.sealer.as_ref().is_some_and(|it| it.uses_up_tickets());
+        let uses_up_tickets = config.sealer.as_ref().is_some_and(|sealer| sealer.uses_up_tickets());
         let (context, early_data) = server_context(config, |_| ())?;
         Ok(Self { context, early_data, uses_up_tickets })
     }
@@ -140,11 +141,11 @@ pub fn server_context(
     let mut builder =
         context::builder(config.min_version, config.max_version, &config.ciphers, config.key_log)?;
     config.cipher_preference.apply(&config.ciphers, config.min_version, &mut builder)?;
-    let keeps_offers = config.sealer.as_ref().is_some_and(|sealer| sealer.uses_up_tickets());
+    let keep_psk_offers = config.sealer.as_ref().is_some_and(|sealer| sealer.uses_up_tickets());
     config.identities.install(
         &mut builder,
         config.challenges,
-        keeps_offers,
+        keep_psk_offers,
         config.tickets_across_names,
     )?;
     if let Some(keys) = &config.ech {
@@ -229,7 +230,8 @@ pub enum AcceptState {
     /// [`Accepting::refuse_early_data`] refuses it.
     EarlyData,
     /// The client's ticket was used before, so this becomes a full handshake. Returned once, before
-    /// anything is sent: a copy of a flight never comes further. Call [`Accepting::advance`] again.
+    /// anything is sent. A copied flight never gets past this state. Call [`Accepting::advance`]
+    /// again.
     TicketUsed,
     /// The handshake is complete, and there was no early data or it was refused.
     Complete,
@@ -327,8 +329,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Accepting<S> {
     }
 
     /// Converts into the stream. At [`AcceptState::EarlyData`] this accepts the early data. Before
-    /// the ClientHello was processed it refuses it, and the handshake continues as the stream is
-    /// read. The server's flight may still be unsent, so that it leaves together with a response.
+    /// the ClientHello is processed, early data is refused, and the handshake continues as the
+    /// stream is read. The server's flight may still be unsent, so that it leaves together with a
+    /// response.
     pub fn into_stream(mut self) -> TlsStream<S> {
         self.stream.take_received();
         self.stream.connection_mut().decline_early_data();

@@ -11,7 +11,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 /// step backwards would make an old flight fresh again. A server watches
 /// [`SteadyClock::system_clock_offset_micros`] every second. After a step it calls
 /// [`SteadyClock::follow_system_clock`] and starts a new ticket epoch, because ages of earlier
-/// tickets mean nothing by the new time.
+/// tickets are meaningless in the new time.
 #[derive(Clone, Copy, Debug)]
 pub struct SteadyClock;
 

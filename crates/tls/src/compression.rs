@@ -1,5 +1,5 @@
-//! Certificate compression (RFC 8879). A server has Brotli and zlib, for clients that offer one; our
-//! client can offer Brotli, as browsers do.
+//! Certificate compression (RFC 8879). A server compresses with Brotli or zlib for clients that
+//! offer one. Our client can offer Brotli, as browsers do.
 //!
 //! A certificate chain is compressed once, at the highest level, when the first client needs it, and
 //! kept. The server sends the same message to all clients, so nothing secret is compressed.
@@ -23,31 +23,33 @@ pub(crate) fn install(context: &mut SslContextBuilder) -> Result<(), TlsError> {
     let refused = TlsError::setup("certificate compression");
     // In order of preference.
     context
-        .add_certificate_compression_algorithm(Brotli(Compressed::new()))
-        .and_then(|()| context.add_certificate_compression_algorithm(Zlib(Compressed::new())))
+        .add_certificate_compression_algorithm(Brotli(CompressedMessages::new()))
+        .and_then(|()| {
+            context.add_certificate_compression_algorithm(Zlib(CompressedMessages::new()))
+        })
         .map_err(refused)
 }
 
-/// Compressed messages by their content. A server has one for each certificate, and one for each
-/// OCSP response, which replaces the former.
-struct Compressed(Cache<Box<[u8]>, Arc<[u8]>>);
+/// A cache of compressed messages by content. Each certificate has a message, and each new OCSP
+/// response for it leads to another one.
+struct CompressedMessages(Cache<Box<[u8]>, Arc<[u8]>>);
 
-/// A message has some kilobytes.
+/// Each message takes a few kilobytes.
 const MAX_MESSAGES: usize = 1000;
 
-impl Compressed {
+impl CompressedMessages {
     fn new() -> Self {
         Self(Cache::new(MAX_MESSAGES))
     }
 
-    fn write(
+    fn write_compressed(
         &self,
         message: &[u8],
         output: &mut impl Write,
         compress: impl FnOnce() -> io::Result<Vec<u8>>,
     ) -> io::Result<()> {
-        if let Some(known) = self.0.get(message) {
-            return output.write_all(&known);
+        if let Some(cached) = self.0.get(message) {
+            return output.write_all(&cached);
         }
         let compressed: Arc<[u8]> = compress()?.into();
         self.0.insert(message.into(), compressed.clone());
@@ -55,7 +57,7 @@ impl Compressed {
     }
 }
 
-struct Brotli(Compressed);
+struct Brotli(CompressedMessages);
 
 impl CertificateCompressor for Brotli {
     const ALGORITHM: CertificateCompressionAlgorithm = CertificateCompressionAlgorithm::BROTLI;
@@ -63,7 +65,7 @@ impl CertificateCompressor for Brotli {
     const CAN_DECOMPRESS: bool = false;
 
     fn compress<W: Write>(&self, input: &[u8], output: &mut W) -> io::Result<()> {
-        self.0.write(input, output, || {
+        self.0.write_compressed(input, output, || {
             let mut compressed = Vec::new();
             let settings =
                 BrotliEncoderParams { size_hint: input.len(), ..BrotliEncoderParams::default() };
@@ -74,7 +76,7 @@ impl CertificateCompressor for Brotli {
 }
 
 /// The client's side of [`Brotli`].
-struct BrotliOffer;
+struct BrotliDecompressor;
 
 /// Makes a client offer Brotli.
 ///
@@ -82,23 +84,23 @@ struct BrotliOffer;
 /// [`TlsError::Setup`] if there is no memory.
 pub(crate) fn offer(context: &mut SslContextBuilder) -> Result<(), TlsError> {
     context
-        .add_certificate_compression_algorithm(BrotliOffer)
+        .add_certificate_compression_algorithm(BrotliDecompressor)
         .map_err(TlsError::setup("certificate compression"))
 }
 
-impl CertificateCompressor for BrotliOffer {
+impl CertificateCompressor for BrotliDecompressor {
     const ALGORITHM: CertificateCompressionAlgorithm = CertificateCompressionAlgorithm::BROTLI;
     const CAN_COMPRESS: bool = false;
     const CAN_DECOMPRESS: bool = true;
 
-    /// `output` takes as many bytes as the message says that it has, which BoringSSL limits to 100 KiB.
-    /// More fails, and so does less.
+    /// `output` holds the uncompressed length that the message states, which BoringSSL limits to
+    /// 100 KiB. Longer and shorter output both fail.
     fn decompress<W: Write>(&self, input: &[u8], output: &mut W) -> io::Result<()> {
         brotli::BrotliDecompress(&mut Cursor::new(input), output)
     }
 }
 
-struct Zlib(Compressed);
+struct Zlib(CompressedMessages);
 
 impl CertificateCompressor for Zlib {
     const ALGORITHM: CertificateCompressionAlgorithm = CertificateCompressionAlgorithm::ZLIB;
@@ -106,7 +108,7 @@ impl CertificateCompressor for Zlib {
     const CAN_DECOMPRESS: bool = false;
 
     fn compress<W: Write>(&self, input: &[u8], output: &mut W) -> io::Result<()> {
-        self.0.write(input, output, || {
+        self.0.write_compressed(input, output, || {
             let mut encoder = ZlibEncoder::new(Vec::new(), Compression::best());
             encoder.write_all(input)?;
             encoder.finish()
@@ -121,10 +123,10 @@ mod tests {
     /// Decompresses what `plain` compresses to, into a buffer of `announced` bytes.
     fn decompress(plain: &[u8], announced: usize) -> Option<Vec<u8>> {
         let mut compressed = Vec::new();
-        Brotli(Compressed::new()).compress(plain, &mut compressed).unwrap();
+        Brotli(CompressedMessages::new()).compress(plain, &mut compressed).unwrap();
         let mut buffer = vec![0; announced];
         let mut output = Cursor::new(&mut buffer[..]);
-        BrotliOffer.decompress(&compressed, &mut output).ok()?;
+        BrotliDecompressor.decompress(&compressed, &mut output).ok()?;
         assert_eq!(output.position(), plain.len() as u64);
         Some(buffer)
     }
@@ -137,11 +139,11 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_brotli_are_refused() {
+    fn bytes_that_are_not_brotli_are_refused() {
         for hostile in [&b""[..], b"\xff\xff\xff\xff", b"\x00", &[0x5a; 300]] {
             let mut buffer = [0; 64];
             let output = &mut Cursor::new(&mut buffer[..]);
-            let refused = BrotliOffer.decompress(hostile, output).is_err();
+            let refused = BrotliDecompressor.decompress(hostile, output).is_err();
             assert!(refused || output.position() < 64, "{hostile:?}");
         }
     }

@@ -52,8 +52,8 @@ pub struct TlsConnection {
 
 pub(crate) enum Role {
     Server {
-        /// Whether it is to be decided if its tickets allow early data, once the ClientHello has been
-        /// processed.
+        /// Whether it is still undecided if the tickets to issue allow early data. This is decided
+        /// once the ClientHello has been processed.
         tickets_undecided: bool,
         /// Whether the client's ticket may still have to be used up.
         ticket_unused: bool,
@@ -138,16 +138,16 @@ impl TlsConnection {
         self.step(|stream| stream.ssl_read(buffer))
     }
 
-    /// The same into a buffer that need not be initialised.
+    /// As [`TlsConnection::read`], into a buffer that may be uninitialized.
     ///
     /// # Errors
     /// As [`TlsConnection::read`].
     pub(crate) fn read_buf(&mut self, buffer: &mut ReadBuf<'_>) -> Result<Progress<()>, TlsError> {
-        // SAFETY: BoringSSL only writes there.
+        // SAFETY: BoringSSL only writes to the buffer, and never reads from it.
         let unfilled = unsafe { buffer.unfilled_mut() };
         let progress = self.step(|stream| stream.ssl_read_uninit(unfilled))?;
         Ok(progress.map(|count| {
-            // SAFETY: BoringSSL has written so many bytes.
+            // SAFETY: BoringSSL has written `count` bytes.
             unsafe { buffer.assume_init(count) };
             buffer.advance(count);
         }))
@@ -251,7 +251,7 @@ impl TlsConnection {
         ticket::provided_session(self.stream.ssl())
     }
 
-    /// Overwrites that session. Call this when early data is decided.
+    /// Overwrites the session of [`Self::provided_session`]. Call this when early data is decided.
     pub(crate) fn forget_session(&mut self) {
         ticket::forget_session(self.stream.ssl());
     }
@@ -339,8 +339,8 @@ impl TlsConnection {
                         return Ok(Progress::NeedsInput);
                     }
                     code => {
-                        // What follows the ClientHello is invalid, or an alert, and is read in the same
-                        // step. If the server's flight is written, the client's binder was valid.
+                        // The bytes after the ClientHello, read in the same step, are invalid or an
+                        // alert. If the server's flight is written, the client's binder was valid.
                         if self.outgoing().first() == Some(&HANDSHAKE_RECORD) {
                             self.use_up_ticket()?;
                         }
@@ -383,7 +383,7 @@ impl TlsConnection {
             self.role = Role::Server { ticket_unused: false, tickets_undecided };
             return Ok(());
         }
-        // So does each further step.
+        // Each later step does the same.
         self.stream.get_mut().outgoing = Queue::default();
         Err(TlsError::Handshake("another connection has used the ticket".to_owned()))
     }

@@ -111,7 +111,7 @@ impl Connector {
     }
 }
 
-/// On the context, because BoringSSL has them on connections only.
+/// The ECHConfigList of a context. BoringSSL itself stores it on connections only.
 static ECH_CONFIGS: LazyLock<Index<SslContext, Vec<u8>>> =
     LazyLock::new(|| SslContext::new_ex_index().expect("an index for ECH configurations"));
 

@@ -11,10 +11,10 @@ use foreign_types::ForeignTypeRef;
 
 use crate::der::{self, SEQUENCE};
 
-/// GeneralName: dNSName and iPAddress, where they are not constructed.
+/// Tags of GeneralName: dNSName and iPAddress, in their primitive encoding.
 const DNS: u8 = 0x82;
 const ADDRESS: u8 = 0x87;
-/// GeneralSubtrees: permitted and excluded.
+/// Tags of permittedSubtrees and excludedSubtrees.
 const PERMITTED: u8 = 0xa0;
 const EXCLUDED: u8 = 0xa1;
 
@@ -79,7 +79,7 @@ impl<'a> Constraints<'a> {
                 EXCLUDED => &mut constraints.excluded,
                 _ => return None,
             };
-            subtrees_of(subtrees, bases)?;
+            parse_subtrees(subtrees, bases)?;
             rest = remaining;
         }
         Some(constraints)
@@ -93,8 +93,8 @@ impl<'a> Constraints<'a> {
             |bases: &[Base<'_>], address: &[u8]| bases.iter().any(|base| base.has_address(address));
         names.hosts.iter().all(|host| {
             // A wildcard could match an excluded name.
-            let bounded = host.starts_with('*') && !self.excluded.is_empty();
-            !bounded
+            let may_be_excluded = host.starts_with('*') && !self.excluded.is_empty();
+            !may_be_excluded
                 && !within(&self.excluded, host)
                 && (!hosts_bounded || within(&self.permitted, host))
         }) && names.addresses.iter().all(|address| {
@@ -104,8 +104,8 @@ impl<'a> Constraints<'a> {
     }
 }
 
-/// GeneralSubtree. RFC 5280 does not use its minimum and maximum.
-fn subtrees_of<'a>(mut der: &'a [u8], bases: &mut Vec<Base<'a>>) -> Option<()> {
+/// Parses GeneralSubtrees. RFC 5280 does not use their minimum and maximum.
+fn parse_subtrees<'a>(mut der: &'a [u8], bases: &mut Vec<Base<'a>>) -> Option<()> {
     while !der.is_empty() {
         let (subtree, rest) = der::element(der, SEQUENCE)?;
         let (tag, base, []) = der::any(subtree)? else { return None };
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc5280_4_2_1_10_excluded_goes_before_permitted() {
+    fn rfc5280_4_2_1_10_excluded_takes_precedence_over_permitted() {
         let issuer = authority(
             vec![network("10.0.0.0", 8)],
             vec![network("10.1.0.0", 16), host("www.example.com")],

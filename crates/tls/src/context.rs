@@ -1,4 +1,4 @@
-//! What both roles' contexts share: versions, ciphers, groups, key log, clock.
+//! Context settings that both roles share: versions, ciphers, groups, key log, clock.
 
 use std::os::raw::{c_char, c_int, c_void};
 use std::str::FromStr;
@@ -132,7 +132,7 @@ pub(crate) type Slot<T> = LazyLock<Index<boring::ssl::Ssl, T>>;
 ///
 /// Without a list in [`CipherPolicy`], TLS 1.2 uses ciphers with ECDHE and AEAD only. If versions
 /// below 1.2 are enabled, all other ciphers follow, since those versions have no AEAD. A configured
-/// list is used as it is.
+/// list is used unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CipherPreference {
     /// Prefers what is cheap for both peers (the default). With AES instructions, AES and ChaCha20
@@ -150,12 +150,12 @@ const TLS12_EQUAL_CIPHERS: &str = "[ECDHE-ECDSA-AES128-GCM-SHA256|ECDHE-ECDSA-CH
     ECDHE-ECDSA-AES256-GCM-SHA384]:[ECDHE-RSA-AES128-GCM-SHA256|ECDHE-RSA-CHACHA20-POLY1305|\
     ECDHE-RSA-AES256-GCM-SHA384]";
 
-/// The same with ChaCha20 first, for processors without AES instructions.
+/// The same ciphers with ChaCha20 first, for processors without AES instructions.
 const TLS12_CHACHA_FIRST: &str = "ECDHE-ECDSA-CHACHA20-POLY1305:[ECDHE-ECDSA-AES128-GCM-SHA256|\
     ECDHE-ECDSA-AES256-GCM-SHA384]:ECDHE-RSA-CHACHA20-POLY1305:[ECDHE-RSA-AES128-GCM-SHA256|\
     ECDHE-RSA-AES256-GCM-SHA384]";
 
-/// The TLS 1.3 ciphers.
+/// The TLS 1.3 ciphers, all of equal preference.
 const TLS13_EQUAL_CIPHERS: [u16; 3] = [0x1301, 0x1302, 0x1303];
 
 impl CipherPreference {
@@ -169,16 +169,20 @@ impl CipherPreference {
         let aes = unsafe { ffi::EVP_has_aes_hardware() } == 1;
         let refused = TlsError::setup("the order of ciphers");
         if policy.ciphers.is_none() {
-            let good =
+            let preferred =
                 if self == Self::Client || aes { TLS12_EQUAL_CIPHERS } else { TLS12_CHACHA_FIRST };
             // Versions below TLS 1.2 have no AEAD.
             let others = if min_version < Version::Tls12 { ":ALL" } else { "" };
-            context.set_strict_cipher_list(&format!("{good}{others}")).map_err(&refused)?;
+            context.set_strict_cipher_list(&format!("{preferred}{others}")).map_err(&refused)?;
         }
         if self == Self::Hardware {
             // SAFETY: the context is valid, and the callback has the expected signature.
             unsafe {
-                ffi::SSL_CTX_set_cert_cb(context.as_ptr(), Some(prefer_ours), ptr::null_mut());
+                ffi::SSL_CTX_set_cert_cb(
+                    context.as_ptr(),
+                    Some(prefer_server_order),
+                    ptr::null_mut(),
+                );
             }
         }
         // In TLS 1.3, BoringSSL uses the client's order by default only with AES instructions.
@@ -206,7 +210,7 @@ impl CipherPreference {
 /// Called by BoringSSL once the version is known, before it selects a cipher. Not used in TLS 1.3,
 /// where the option would also apply to groups: a client whose key share is for another group would
 /// lose a round trip and its early data.
-unsafe extern "C" fn prefer_ours(ssl: *mut ffi::SSL, _: *mut c_void) -> c_int {
+unsafe extern "C" fn prefer_server_order(ssl: *mut ffi::SSL, _: *mut c_void) -> c_int {
     const CONTINUE: c_int = 1;
     // SAFETY: BoringSSL passes a connection that nobody else uses meanwhile.
     unsafe {

@@ -1,5 +1,5 @@
-//! Encrypted ClientHello (RFC 9849): keys of a server, their files (RFC 9934), and the DNS record that
-//! publishes them (RFC 9848).
+//! Encrypted ClientHello (RFC 9849): a server's keys, their files (RFC 9934), and the
+//! configurations that a DNS record publishes (RFC 9848).
 
 use std::ffi::CString;
 use std::fmt;
@@ -21,12 +21,12 @@ use zeroize::Zeroizing;
 use crate::TlsError;
 use crate::error::reasons;
 
-/// A key of a server, and the configurations that clients encrypt to it with.
+/// A server's ECH key, and the configurations with which clients encrypt to it.
 #[derive(Clone)]
 pub struct EchKey {
     /// X25519.
     key: PKey<Private>,
-    /// An ECHConfigList (RFC 9849 section 4) with its configurations.
+    /// The key's configurations, as an ECHConfigList (RFC 9849 section 4).
     list: Vec<u8>,
     /// The name that clients send in the clear.
     public_name: String,
@@ -45,7 +45,7 @@ impl EchKey {
         rand_bytes(&mut id).map_err(&no_key)?;
         let config = marshal(&hpke(&key).map_err(&no_key)?, id[0], public_name)
             .ok_or_else(|| TlsError::BadHost(public_name.to_owned()))?;
-        // A configuration's length fits: it has some bytes and a host name.
+        // The length fits: a configuration has one key and one host name.
         let list = [&(config.len() as u16).to_be_bytes()[..], &config].concat();
         Ok(Self { key, list, public_name: public_name.to_owned() })
     }
@@ -67,7 +67,7 @@ impl EchKey {
     fn parse(pem: &str) -> Result<Self, String> {
         let key = PKey::private_key_from_pem(pem.as_bytes()).map_err(|stack| reasons(&stack))?;
         if key.id() != Id::X25519 {
-            return Err("its private key is not of X25519".to_owned());
+            return Err("its private key is not an X25519 key".to_owned());
         }
         let begin = pem.split_once(BEGIN_CONFIG).map(|(_, rest)| rest);
         let text = begin.and_then(|rest| rest.split_once(END_CONFIG)).map(|(text, _)| text);
@@ -82,7 +82,7 @@ impl EchKey {
         Ok(key)
     }
 
-    /// The file of RFC 9934: the private key and the configurations.
+    /// Formats the file of RFC 9934: the private key and the configurations.
     ///
     /// # Errors
     /// [`TlsError::Setup`] if there is no memory.
@@ -95,7 +95,7 @@ impl EchKey {
         Ok(Zeroizing::new(format!("{}{BEGIN_CONFIG}\n{lines}\n{END_CONFIG}\n", *key)))
     }
 
-    /// The ECHConfigList in base64, as the parameter `ech` of a DNS record has it.
+    /// The ECHConfigList in base64, as in the parameter `ech` of a DNS record.
     pub fn config_list(&self) -> String {
         STANDARD.encode(&self.list)
     }
@@ -118,8 +118,8 @@ impl fmt::Debug for EchKey {
 pub struct EchKeys(Arc<SslEchKeys>);
 
 impl EchKeys {
-    /// Clients whose configuration fits none of the keys are given that of the first. The others are
-    /// those of clients that know an earlier record.
+    /// Clients whose configuration matches none of the keys get that of the first key. The other
+    /// keys are for clients that know an earlier DNS record.
     ///
     /// # Errors
     /// [`TlsError::Setup`]: a configuration is not for its key.
@@ -172,7 +172,7 @@ fn public_name(config: &[u8]) -> Option<&str> {
 fn hpke(key: &PKey<Private>) -> Result<HpkeKey, ErrorStack> {
     let mut raw = Zeroizing::new([0u8; 32]);
     key.raw_private_key(&mut *raw)?;
-    // Named after another curve, it uses DHKEM(X25519, HKDF-SHA256).
+    // Despite its name, this function uses DHKEM(X25519, HKDF-SHA256).
     HpkeKey::dhkem_p256_sha256(&*raw)
 }
 
@@ -180,8 +180,8 @@ fn hpke(key: &PKey<Private>) -> Result<HpkeKey, ErrorStack> {
 fn marshal(key: &HpkeKey, id: u8, public_name: &str) -> Option<Vec<u8>> {
     let public_name = CString::new(public_name).ok()?;
     let (mut config, mut length) = (std::ptr::null_mut(), 0);
-    // SAFETY: all arguments are valid during the call. On success the config is a buffer of that length,
-    // which is ours to free.
+    // SAFETY: all arguments are valid during the call. On success `config` is a buffer of `length`
+    // bytes, which we have to free.
     unsafe {
         let made = ffi::SSL_marshal_ech_config(
             &mut config,
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn no_damaged_configuration_panics() {
+    fn damaged_configurations_do_not_panic() {
         let list = EchKey::generate("cover.test").unwrap().list;
         for cut in 0..list.len() {
             assert!(configs(&list[..cut]).is_none());

@@ -1,4 +1,4 @@
-//! What a handshake negotiated, and what became of early data.
+//! What a handshake negotiated, and whether early data was accepted.
 
 use std::fmt;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub struct Handshake {
     pub authority: Option<String>,
     /// Whether early data was accepted.
     pub early_data: EarlyData,
-    /// The reason for that.
+    /// Why early data was accepted or refused.
     pub early_data_reason: EarlyDataReason,
     /// The first flight, if the client's first ClientHello offered early data; on the server only.
     pub offered_flight: Option<OfferedFlight>,
@@ -40,8 +40,8 @@ pub struct Handshake {
     /// ([`OpenedTicket::UsedUp`](crate::OpenedTicket::UsedUp)), so that no other connection can resume
     /// its session or accept its early data. On the server only.
     pub ticket_used_up: bool,
-    /// The key of a lookup of the ticket's session that was not made: over QUIC the handshake does not
-    /// wait for one. On the server only.
+    /// The lookup key of the ticket's session, if it was not looked up: over QUIC the handshake
+    /// does not wait for a lookup. On the server only.
     pub needed_session: Option<Vec<u8>>,
     /// The client random of the ClientHello.
     pub client_random: [u8; 32],

@@ -68,7 +68,7 @@ pub fn normalize_host(raw: &str) -> Option<Cow<'_, str>> {
             b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => label_length += 1,
             b'A'..=b'Z' => (label_length, has_upper_case) = (label_length + 1, true),
             b'.' if (1..=MAX_LABEL_BYTES).contains(&label_length) => label_length = 0,
-            b':' => return raw.parse::<Ipv6Addr>().ok().map(|one| Cow::Owned(one.to_string())),
+            b':' => return raw.parse::<Ipv6Addr>().ok().map(|ip| Cow::Owned(ip.to_string())),
             _ => return None,
         }
     }

@@ -116,7 +116,8 @@ impl Identity {
         Ok(self)
     }
 
-    /// Whether the certificate and all its alternatives are valid for this host name or address (RFC 9110 section 4.3.4).
+    /// Whether the certificate and all its alternatives are valid for this host name or address
+    /// (RFC 9110 section 4.3.4).
     pub fn covers(&self, host: &str) -> bool {
         let leaf = &self.chain[0];
         let covered = match host.parse::<IpAddr>() {
@@ -136,14 +137,14 @@ impl Identity {
     /// When the certificate becomes valid, in seconds since 1970. Returns `None` if its date is
     /// malformed.
     pub fn valid_from(&self) -> Option<i64> {
-        unix(self.chain[0].not_before())
+        unix_seconds(self.chain[0].not_before())
     }
 
     /// When the certificate or the first of its alternatives expires, in seconds since 1970. Returns
     /// `None` if its date is malformed.
     pub fn expires(&self) -> Option<i64> {
         let others = self.alternatives.iter().filter_map(Self::expires);
-        others.chain([unix(self.chain[0].not_after())?]).min()
+        others.chain([unix_seconds(self.chain[0].not_after())?]).min()
     }
 
     /// The certificate's serial number, as the content of its INTEGER (RFC 5280 section 4.1.2.2).
@@ -207,7 +208,7 @@ impl Identity {
     }
 }
 
-fn unix(time: &Asn1TimeRef) -> Option<i64> {
+fn unix_seconds(time: &Asn1TimeRef) -> Option<i64> {
     let since = Asn1Time::from_unix(0).ok()?.diff(time).ok()?;
     Some(i64::from(since.days) * 86_400 + i64::from(since.secs))
 }
@@ -251,7 +252,7 @@ pub struct IdentityEntry {
     /// Certificate, key, and optionally an OCSP response.
     pub identity: Identity,
     /// Entries with the same group accept each other's tickets; they have the same certificate.
-    /// `None`: only its own.
+    /// `None`: the entry accepts only its own tickets.
     pub ticket_group: Option<String>,
 }
 
@@ -261,10 +262,10 @@ impl IdentityEntry {
         Self { names, identity, ticket_group: None }
     }
 
-    /// What its tickets are bound to. `None`: to nothing.
+    /// The session id context that tickets are bound to, or `None` if they are not bound.
     fn partition(&self) -> Option<[u8; 32]> {
         match &self.ticket_group {
-            // No name has a space in it.
+            // Names have no spaces, so a group never equals a name.
             Some(group) => Some(sha256(format!("group {group}").as_bytes())),
             None => self.names.first().map(|name| sha256(name.to_ascii_lowercase().as_bytes())),
         }
@@ -301,28 +302,28 @@ impl Identities {
     /// so that a client may offer them under all of them (draft-ietf-tls-cross-sni-resumption).
     fn accepts_all_names(&self, at: usize) -> bool {
         let partition = self.entries[at].partition();
-        let here = |index: usize| self.entries[index].partition() == partition;
+        let is_same = |index: usize| self.entries[index].partition() == partition;
         let covered = self.entries[at].identity.dns_names();
-        // A label that no site is named by stands for those of a wildcard.
-        let leads_here = |name: &String| {
+        // A label that no site uses stands for all labels that a wildcard matches.
+        let leads_to_same = |name: &String| {
             let name = name.replacen('*', "any-other-name", 1);
-            here(index(&self.names, Some(&name)))
+            is_same(index(&self.names, Some(&name)))
         };
-        let mut others = self.entries.iter().enumerate().filter(|(other, _)| !here(*other));
-        covered.iter().all(leads_here)
+        let mut others = self.entries.iter().enumerate().filter(|(other, _)| !is_same(*other));
+        covered.iter().all(leads_to_same)
             && others.all(|(_, other)| {
                 let mut names = other.names.iter();
                 names.all(|name| !self.entries[at].identity.covers(name) && !covered.contains(name))
             })
     }
 
-    /// Makes a context select the certificate. `keeps_offers`: whether its connections may have to
-    /// keep the pre-shared keys that ClientHellos offer, which are seen here first.
+    /// Makes a context select the certificate. `keep_psk_offers`: whether its connections keep the
+    /// pre-shared keys that ClientHellos offer; the callback installed here sees them first.
     pub(crate) fn install(
         &self,
         context: &mut SslContextBuilder,
         challenges: Option<Arc<dyn ChallengeCertificates>>,
-        keeps_offers: bool,
+        keep_psk_offers: bool,
         across_names: bool,
     ) -> Result<(), TlsError> {
         let mut credentials: Vec<_> =
@@ -341,7 +342,7 @@ impl Identities {
                 let flag = only.across_names.into();
                 ffi::SSL_CTX_set_resumption_across_names_enabled(context.as_ptr(), flag);
             }
-            if keeps_offers {
+            if keep_psk_offers {
                 context.set_select_certificate_callback(|mut hello: ClientHello<'_>| {
                     ticket::keep_offer(&mut hello);
                     Ok(())
@@ -351,27 +352,27 @@ impl Identities {
         }
         let names = self.names.clone();
         context.set_select_certificate_callback(move |mut hello: ClientHello<'_>| {
-            if keeps_offers {
+            if keep_psk_offers {
                 ticket::keep_offer(&mut hello);
             }
             if let Some(challenges) = &challenges
-                && respond(&mut hello, challenges)?
+                && respond_to_validation(&mut hello, challenges)?
             {
                 return Ok(());
             }
             let index = index(&names, hello.servername(NameType::HOST_NAME));
             let now = SteadyClock::unix_micros() / 1_000_000;
-            // Not SSL_set_SSL_CTX, as is usual: that would also reset the connection's early-data
+            // SSL_set_SSL_CTX, the usual way, would also reset the connection's early-data
             // settings.
-            // In order of preference; the client's signature algorithms decide.
             let chosen = &credentials[index];
             // SAFETY: the connection is valid, and the call only stores a flag in it.
             unsafe {
                 let flag = chosen.across_names.into();
                 ffi::SSL_set_resumption_across_names_enabled(hello.ssl_mut().as_ptr(), flag);
             }
+            // In order of preference; the client's signature algorithms decide.
             let mut all = std::iter::once(chosen.at(now)).chain(&chosen.alternatives);
-            all.try_for_each(|one| hello.ssl_mut().add_credential(one))
+            all.try_for_each(|credential| hello.ssl_mut().add_credential(credential))
                 .map_err(|_| SelectCertError::ERROR)
         });
         Ok(())
@@ -392,7 +393,7 @@ fn index(names: &HostMap<usize>, server_name: Option<&str>) -> usize {
 /// An entry in BoringSSL's form.
 struct Credentials {
     plain: SslCredential,
-    /// The same with its OCSP response, and when that expires, in seconds since 1970.
+    /// The credential with its OCSP response, and when the response expires, in seconds since 1970.
     stapled: Option<(SslCredential, Option<i64>)>,
     alternatives: Vec<SslCredential>,
     /// Whether its tickets may be offered under other names.
@@ -454,7 +455,7 @@ pub(crate) fn is_challenge(ssl: &SslRef) -> bool {
 
 /// Responds to a validation. Returns false if the ClientHello is not a validation, or there is no
 /// certificate for it.
-pub(crate) fn respond(
+pub(crate) fn respond_to_validation(
     hello: &mut ClientHello<'_>,
     certificates: &Arc<dyn ChallengeCertificates>,
 ) -> Result<bool, SelectCertError> {

@@ -128,7 +128,7 @@ mod tests {
 
     fn response(status: u8) -> Vec<u8> {
         let time = |text: &str| der(GENERALIZED_TIME, &[text.as_bytes()]);
-        let one = |serial: &[u8], status: u8| {
+        let single = |serial: &[u8], status: u8| {
             let id = der(
                 SEQUENCE,
                 &[
@@ -146,7 +146,7 @@ mod tests {
             &[
                 &der(0xa2, &[&der(OCTET_STRING, &[&[9; 20]])]),
                 &time("20261122000000Z"),
-                &der(SEQUENCE, &[&one(&[1, 2], GOOD), &one(&[3], 0x81)]),
+                &der(SEQUENCE, &[&single(&[1, 2], GOOD), &single(&[3], 0x81)]),
             ],
         );
         let basic = der(SEQUENCE, &[&data, &der(SEQUENCE, &[]), &der(0x03, &[&[0; 65]])]);

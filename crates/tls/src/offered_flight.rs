@@ -20,15 +20,15 @@ pub struct OfferedFlight {
     /// Identifies the flight: SHA-256 over the first ClientHello up to its binders, and the first
     /// binder (RFC 8446 section 8.2). All copies of a flight have the same digest, and no other
     /// flight has it: the binder is computed from the ticket's secret and the ClientHello before it
-    /// (section 4.2.11.2). The client random would not do: an attacker could send a ClientHello of
-    /// its own with the victim's client random, and claim the victim's flight first.
+    /// (section 4.2.11.2). The client random would not suffice: an attacker could send a
+    /// ClientHello of its own with the victim's client random, and claim the victim's flight first.
     pub digest: [u8; 32],
     /// The ticket age stated by the client minus the one measured by the server, in seconds (RFC
     /// 8446 section 8.3). `None` if the server cannot open the ticket.
     pub ticket_age_skew: Option<i32>,
-    /// When that was measured, in microseconds since 1970 by [`SteadyClock`]: the time and the skew
-    /// together say when the stated age is exact, however long the handshake takes, and even if the
-    /// clock is set meanwhile.
+    /// When the skew was measured, in microseconds since 1970 by [`SteadyClock`]. Time and skew
+    /// together tell when the stated age is exact, however long the handshake takes, and even if
+    /// the clock is set meanwhile.
     pub measured_at: i64,
 }
 
@@ -80,8 +80,8 @@ unsafe extern "C" fn inspect_client_hello(hello: *const ffi::SSL_CLIENT_HELLO) -
             true => Some(ffi::SSL_get_ticket_age_skew((*hello).ssl)),
             false => skew_of_unused_ticket(ssl, &offered),
         };
-        // Read after BoringSSL has read it for the skew: a pause in between makes a record live
-        // longer, and never shorter.
+        // The clock is read after BoringSSL has read it for the skew: a pause in between makes a
+        // strike record live longer, never shorter.
         let measured_at = SteadyClock::unix_micros();
         let digest = digest.finish();
         ssl.set_ex_data(*OFFERED, OfferedFlight { digest, ticket_age_skew, measured_at });
@@ -100,6 +100,8 @@ fn skew_of_unused_ticket(ssl: &SslRef, offered: &PreSharedKey<'_>) -> Option<i32
     Some(skew.clamp(i32::MIN.into(), i32::MAX.into()) as i32)
 }
 
+/// Returns the content of an extension.
+///
 /// # Safety
 /// `hello` is valid, and stays so for as long as the result is used.
 unsafe fn extension<'a>(hello: *const ffi::SSL_CLIENT_HELLO, kind: u16) -> Option<&'a [u8]> {

@@ -1,4 +1,4 @@
-//! The extension pre_shared_key of a ClientHello.
+//! The pre_shared_key extension of a ClientHello.
 
 /// The first identity and binder of a pre_shared_key extension (RFC 8446 section 4.2.11). BoringSSL
 /// uses no other.

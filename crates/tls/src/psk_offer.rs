@@ -1,4 +1,4 @@
-//! The pre-shared key that a client offers, and the proof that it knows it.
+//! The pre-shared key that a client offers, and the proof that the client knows it.
 
 use std::fmt;
 
@@ -14,10 +14,10 @@ use crate::pre_shared_key::PreSharedKey;
 /// The first pre-shared key of a ClientHello: its binder, and what the binder authenticates (RFC 8446
 /// section 4.2.11.2).
 ///
-/// BoringSSL verifies the binders of sessions that it resumes. This is for tickets that are used up when
-/// their client has proved that it knows their secret, and that BoringSSL does not resume (another site,
-/// another cipher), or that another process opens. Without the proof, anybody who has seen a ticket on
-/// the wire could use it up.
+/// BoringSSL verifies the binders of sessions that it resumes. This type verifies those of
+/// single-use tickets that BoringSSL does not resume (another site, another cipher), or that
+/// another process opens. Without the proof, anybody who has seen a ticket on the wire could use it
+/// up.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PskOffer {
     hello: TruncatedHello,
@@ -34,8 +34,8 @@ enum TruncatedHello {
 }
 
 impl PskOffer {
-    /// Reads the offer of a ClientHello without its header, whose extension `pre_shared_key` has this
-    /// content. The extension is the last one.
+    /// Reads the offer of a ClientHello without its header. `pre_shared_key` is the content of its
+    /// last extension (RFC 8446 section 4.2.11).
     pub(crate) fn read(client_hello: &[u8], pre_shared_key: &[u8]) -> Option<Self> {
         let offered = PreSharedKey::read(pre_shared_key)?;
         let truncated = client_hello.len().checked_sub(offered.binders_length)?;
@@ -54,20 +54,20 @@ impl PskOffer {
 
     /// Serializes what another process needs to verify the binder.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let (short, long) = match &self.hello {
+        let (sha256, sha384) = match &self.hello {
             TruncatedHello::Message(message) => {
                 (Sha256::digest(message).into(), Sha384::digest(message).into())
             }
-            TruncatedHello::Digests(short, long) => (*short, *long),
+            TruncatedHello::Digests(sha256, sha384) => (*sha256, *sha384),
         };
-        [&short[..], &long, &self.binder].concat()
+        [&sha256[..], &sha384, &self.binder].concat()
     }
 
     /// Parses the bytes of [`PskOffer::to_bytes`].
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (short, rest) = bytes.split_first_chunk()?;
-        let (long, binder) = rest.split_first_chunk()?;
-        let hello = TruncatedHello::Digests(*short, *long);
+        let (sha256, rest) = bytes.split_first_chunk()?;
+        let (sha384, binder) = rest.split_first_chunk()?;
+        let hello = TruncatedHello::Digests(*sha256, *sha384);
         (binder.len() <= MAX_BINDER_BYTES).then(|| Self { hello, binder: binder.to_vec() })
     }
 
@@ -76,8 +76,8 @@ impl PskOffer {
         let transcript: &[u8] = match (&self.hello, hash) {
             (TruncatedHello::Message(message), Hash::Sha256) => &Sha256::digest(message),
             (TruncatedHello::Message(message), Hash::Sha384) => &Sha384::digest(message),
-            (TruncatedHello::Digests(short, _), Hash::Sha256) => short,
-            (TruncatedHello::Digests(_, long), Hash::Sha384) => long,
+            (TruncatedHello::Digests(sha256, _), Hash::Sha256) => sha256,
+            (TruncatedHello::Digests(_, sha384), Hash::Sha384) => sha384,
         };
         Some(match hash {
             Hash::Sha256 => is_binder::<Sha256>(&self.binder, secret, transcript),
@@ -112,7 +112,7 @@ fn is_binder<H: EagerHash + Digest>(binder: &[u8], secret: &[u8], transcript: &[
     binder_key.zeroize();
     finished_key.zeroize();
     let mac = mac.expect("HMAC takes keys of any length");
-    // In constant time.
+    // Compares in constant time.
     mac.chain_update(transcript).verify_slice(binder).is_ok()
 }
 
@@ -202,7 +202,7 @@ mod tests {
             prop_assert_eq!(offer.to_bytes(), bytes);
             prop_assert!(!offer.proves(&other));
             prop_assert_eq!(offer.verify(&session(&secret)), Some(false));
-            // Of the right length.
+            // A binder of the right length.
             offer.binder = binder.to_vec();
             prop_assert_eq!(offer.verify(&session(&secret)), Some(false));
         }

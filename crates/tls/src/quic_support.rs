@@ -1,5 +1,5 @@
-//! What TLS over TCP and TLS over QUIC share below the record layer. Used by `firstflight-quic`,
-//! which has a record layer of its own, and by no other crate: it exposes BoringSSL's types.
+//! The parts of TLS that TCP and QUIC share. Only `firstflight-quic`, which has its own record
+//! layer, may use this module: it exposes BoringSSL's types.
 
 use boring::error::ErrorStack;
 use boring::ssl::SslRef;

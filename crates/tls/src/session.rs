@@ -78,18 +78,18 @@ impl Session {
         }
     }
 
-    /// Whether it should be used only once (every TLS 1.3 ticket, RFC 8446 appendix C.4).
+    /// Whether the session should be used only once (every TLS 1.3 ticket, RFC 8446 appendix C.4).
     pub fn single_use(&self) -> bool {
         // SAFETY: as above.
         unsafe { ffi::SSL_SESSION_should_be_single_use(self.0.as_ptr()) == 1 }
     }
 
-    /// The version of the connection that issued it.
+    /// The version of the connection that issued the session.
     pub fn version(&self) -> Option<Version> {
         Version::from_boring(self.0.protocol_version())
     }
 
-    /// When it was issued, in seconds since the Unix epoch, and its lifetime in seconds.
+    /// When the session was issued, in seconds since the Unix epoch, and its lifetime in seconds.
     pub fn issued_and_lifetime(&self) -> (u64, u32) {
         // SAFETY: as above.
         unsafe {
@@ -100,7 +100,7 @@ impl Session {
         }
     }
 
-    /// Returns a copy that claims to be issued that much earlier. The ClientHello then states a
+    /// Returns a copy that claims to be issued `seconds` earlier. The ClientHello then states a
     /// ticket age that is too large. A server that checks freshness (RFC 8446 section 8.3) resumes
     /// the session and refuses its early data, so this tests refusals with any server.
     ///
@@ -117,9 +117,9 @@ impl Session {
         Ok(copy)
     }
 
-    /// Returns a copy that claims to be issued that much later, so that the ClientHello states a
+    /// Returns a copy that claims to be issued `seconds` later, so that the ClientHello states a
     /// ticket age that is too small. BoringSSL does not offer a session from the future, so the
-    /// ticket has to be at least that old.
+    /// ticket has to be at least `seconds` old.
     ///
     /// # Errors
     /// As [`Session::issued_earlier`].
@@ -182,15 +182,15 @@ pub(crate) fn without_early_data(session: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Returns a serialized session with another time of issue: `age` ago by [`SteadyClock`]. For a
-/// [`TicketSealer`](crate::TicketSealer) that measures the age of its tickets by a clock that nobody
-/// sets. Returns `None` if the bytes are not a session.
+/// [`TicketSealer`](crate::TicketSealer) that measures the age of its tickets by a clock that is
+/// never set. Returns `None` if the bytes are not a session.
 pub fn session_of_age(session: &[u8], age: Duration) -> Option<Zeroizing<Vec<u8>>> {
     let age = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
     let issued = SteadyClock::unix_micros().saturating_sub(age).max(0) as u64 / 1_000_000;
     with_field(session, TIME, &time_field(issued)).map(Zeroizing::new)
 }
 
-/// The field of a session's time, in seconds since 1970.
+/// Encodes the time field of a session, in seconds since 1970.
 fn time_field(time: u64) -> Vec<u8> {
     let bytes = time.to_be_bytes();
     // An INTEGER is as short as possible, and negative if its first bit is set.

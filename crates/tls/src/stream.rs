@@ -34,9 +34,9 @@ pub struct TlsStream<S> {
     send_mode: SendMode,
     /// See [`TlsStream::before_last_write`].
     before_last_write: Option<fn(&S)>,
-    /// What was read so far, while the handshake may have to be restarted ([`Accepting`]).
+    /// The bytes read so far, while the handshake may have to be restarted ([`Accepting`]).
     received: Option<Vec<u8>>,
-    /// When the last of it was read, by [`SteadyClock`], before BoringSSL processed it.
+    /// When the last of these bytes were read, by [`SteadyClock`], before BoringSSL processed them.
     received_at: i64,
 }
 
@@ -55,7 +55,7 @@ pub(crate) enum StartOutcome {
 enum SendMode {
     /// On a flush, and when a read has to wait.
     Immediate,
-    /// The same, but reads send only once the handshake is complete.
+    /// As `Immediate`, but reads send only once the handshake is complete.
     DeferFlight,
     /// On [`TlsStream::poll_send`] only.
     Manual,
@@ -71,11 +71,11 @@ const READ_AHEAD_BYTES: usize = 16 * 1024 + 512;
 /// and one read-ahead. Only a ClientHello in records of a few bytes is larger.
 const MAX_RECEIVED_BYTES: usize = 34 * 1024;
 
-/// By how much that buffer grows. Most ClientHellos fit into the first step.
+/// The growth step of that buffer. Most ClientHellos fit into the first step.
 const RECEIVED_STEP_BYTES: usize = 4 * 1024;
 
-/// How much early data is decrypted at once.
-const EARLY_PIECE_BYTES: usize = 1024;
+/// The most early data that is decrypted at once.
+const MAX_EARLY_READ_BYTES: usize = 1024;
 
 /// The most that one write passes to BoringSSL.
 const MAX_WRITE_BYTES: usize = 64 * 1024;
@@ -84,8 +84,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
     /// Accepts a connection. Returns when the handshake is complete or early data can be read. The
     /// server's flight may still be unsent then, so that it leaves together with the response.
     ///
-    /// Early data is accepted if TLS accepts it, and no session is looked up; use [`Accepting`] for
-    /// both.
+    /// TLS alone decides whether early data is accepted, and no session is looked up. To control
+    /// either, use [`Accepting`].
     ///
     /// # Errors
     /// [`TlsError`]. The alert was sent if the socket accepted it.
@@ -134,7 +134,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
 
     /// On a server: whether early data was accepted and every byte read so far was early data. A
     /// request that was completely parsed while this is true can be a replay. The converse holds
-    /// only for readers that the type's documentation allows.
+    /// only for readers that follow the type's documentation.
     pub fn reading_early(&self) -> bool {
         self.delivered.is_early()
     }
@@ -154,7 +154,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         &self.io
     }
 
-    /// Sets what is called with the socket before its last write, which its shutdown follows at once.
+    /// Sets a function to call with the socket just before its last write and its shutdown.
     pub fn before_last_write(&mut self, call: fn(&S)) {
         self.before_last_write = Some(call);
     }
@@ -165,7 +165,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
     /// # Errors
     /// [`TlsError`] as `io::Error`.
     pub fn poll_complete(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut buffer = [0; EARLY_PIECE_BYTES];
+        let mut buffer = [0; MAX_EARLY_READ_BYTES];
         while !self.connection.is_complete() {
             // While early data is readable, only reads advance a server's handshake.
             let progress = match self.delivered.is_early() {
@@ -200,12 +200,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         }
     }
 
-    /// From now on buffers what is read, after what was read so far.
+    /// From now on, appends what is read to `received`.
     pub(crate) fn keep_received(&mut self, received: Vec<u8>) {
         self.received = Some(received);
     }
 
-    /// Takes what was read so far, and stops buffering it.
+    /// Takes the bytes read so far, and stops buffering them.
     pub(crate) fn take_received(&mut self) -> Option<Vec<u8>> {
         self.received.take()
     }
@@ -283,7 +283,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         let sent = self.poll_send(cx);
         let received = self.poll_receive(cx);
         match (sent, received) {
-            // What a peer has sent before it was gone is read first.
+            // What the peer sent before it disconnected is read first.
             (Poll::Ready(Err(_)), Poll::Ready(Ok(()))) => Poll::Ready(Ok(())),
             (Poll::Ready(Err(error)), _) => Poll::Ready(Err(error)),
             (_, received) => received,
@@ -348,7 +348,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
                 continue;
             }
             // In early data each record passes through `delivered`, which tracks the phase.
-            let mut record = [0; EARLY_PIECE_BYTES];
+            let mut record = [0; MAX_EARLY_READ_BYTES];
             match this.connection.read(&mut record) {
                 Ok(Progress::Done(count)) => {
                     this.delivered.push(this.connection.in_early_data(), &record[..count]);

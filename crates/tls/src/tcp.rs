@@ -46,7 +46,7 @@ mod tests {
 
     use super::*;
 
-    /// A listener whose queue is full: the kernel drops what comes, as a firewall does.
+    /// A listener with a full queue: the kernel drops new connections, as a firewall does.
     async fn silent() -> (TcpListener, Vec<TcpStream>) {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -62,11 +62,11 @@ mod tests {
     #[tokio::test]
     async fn rfc8305_5_the_next_address_is_tried_while_one_is_silent() {
         let (silent, _queued) = silent().await;
-        let serves = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (silent, serves) = (silent.local_addr().unwrap(), serves.local_addr().unwrap());
+        let listening = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (silent, listening) = (silent.local_addr().unwrap(), listening.local_addr().unwrap());
         let closed = SocketAddr::from(([127, 0, 0, 1], 1));
-        let stream = connect_to_any(vec![silent, closed, serves]).await.unwrap();
-        assert_eq!(stream.peer_addr().unwrap(), serves);
+        let stream = connect_to_any(vec![silent, closed, listening]).await.unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), listening);
         let error = connect_to_any(vec![closed]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
         assert_eq!(connect_to_any(Vec::new()).await.unwrap_err().kind(), io::ErrorKind::NotFound);

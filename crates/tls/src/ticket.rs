@@ -28,13 +28,13 @@ pub trait TicketSealer: Send + Sync {
     /// Opens a ticket from a client. The bytes are untrusted.
     fn open(&self, ticket: &[u8]) -> OpenedTicket;
 
-    /// Whether tickets that are issued now may allow early data. Their clients do not offer any
-    /// otherwise.
+    /// Whether tickets that are issued now allow early data. If not, their clients do not offer
+    /// any.
     fn allows_early_data(&self) -> bool {
         true
     }
 
-    /// Whether tickets of TLS 1.3 are used up. Then [`TicketSealer::seal_once`],
+    /// Whether TLS 1.3 tickets can be used only once. Then [`TicketSealer::seal_once`],
     /// [`TicketSealer::read_once`] and [`TicketSealer::use_up`] are called for TLS 1.3, and
     /// [`TicketSealer::seal`] and [`TicketSealer::open`] for TLS 1.2 only.
     fn uses_up_tickets(&self) -> bool {
@@ -47,7 +47,7 @@ pub trait TicketSealer: Send + Sync {
     }
 
     /// Opens a ticket that a client offers as a pre-shared key, without using it up. The client's
-    /// binder is not verified yet; `offer` is for a process that opens the ticket in this one's place.
+    /// binder is not verified yet; `offer` lets another process that opens the ticket verify it.
     fn read_once(&self, ticket: &[u8], _offer: &PskOffer) -> OpenedTicket {
         self.open(ticket)
     }
@@ -65,9 +65,10 @@ pub trait TicketSealer: Send + Sync {
 pub enum TicketUse {
     /// The ticket was unused, and nobody can open it any more.
     First,
-    /// Another connection was faster.
+    /// Another connection used the ticket first.
     Again,
-    /// Meanwhile another process has the keys, and [`TicketSealer::read_once`] says so.
+    /// Another process has taken over the keys meanwhile; [`TicketSealer::read_once`] now returns
+    /// [`OpenedTicket::NeedsLookup`].
     HandedOver,
 }
 
@@ -77,8 +78,8 @@ pub enum TicketUse {
 pub enum OpenedTicket {
     /// The session that was sealed.
     Session(Vec<u8>),
-    /// The session of a ticket that cannot be opened again, by nobody. The connection keeps it until
-    /// its early data is decided.
+    /// The session of a ticket that nobody can open again. The connection keeps it until its early
+    /// data is decided.
     UsedUp(Vec<u8>),
     /// A session to resume with early data refused, and the reason. Tickets issued on the connection
     /// still allow early data.
@@ -86,8 +87,8 @@ pub enum OpenedTicket {
     /// The session has to be looked up by this key before the handshake can continue; see
     /// [`crate::Accepting`] and [`crate::TlsConnection::take_needed_session`].
     NeedsLookup(Vec<u8>),
-    /// The ticket was used before. As [`OpenedTicket::Ignored`], with a reason of its own
-    /// ([`EarlyDataReason::TicketUsed`]).
+    /// The ticket was used before. Handled as [`OpenedTicket::Ignored`], but reported as
+    /// [`EarlyDataReason::TicketUsed`].
     AlreadyUsed,
     /// The ticket is unknown or expired: the handshake continues as a full one (RFC 5077 section
     /// 3.4).
@@ -112,7 +113,7 @@ impl fmt::Debug for OpenedTicket {
             Self::Session(_) => "Session(..)",
             Self::UsedUp(_) => "UsedUp(..)",
             Self::WithoutEarlyData(..) => "WithoutEarlyData(..)",
-            Self::NeedsLookup(_) => "Elsewhere(..)",
+            Self::NeedsLookup(_) => "NeedsLookup(..)",
             Self::AlreadyUsed => "AlreadyUsed",
             Self::Ignored => "Ignored",
         })
@@ -157,7 +158,7 @@ struct TicketOutcome {
     offer: Option<PskOffer>,
     /// The ticket that was opened and is to be used up when the client's binder has been verified.
     unused: Option<UnusedTicket>,
-    /// Whether another connection or process was faster.
+    /// Whether another connection used the ticket first, or another process took over the keys.
     lost: bool,
     /// The session that was looked up, or whose ticket is used up.
     provided: Option<OpenedTicket>,
@@ -165,9 +166,9 @@ struct TicketOutcome {
     used_up: bool,
     /// Whether another connection used the ticket before.
     already_used: bool,
-    /// Whether the caller knows that.
-    already_used_told: bool,
-    /// Why the sealer does not allow early data, if so.
+    /// Whether `already_used` was reported to the caller.
+    already_used_reported: bool,
+    /// Why the sealer does not allow early data, if it does not.
     withheld: Option<WithheldReason>,
     /// Whether early data is refused on this connection by changing its session (QUIC).
     declined: bool,
@@ -175,7 +176,7 @@ struct TicketOutcome {
     ignored: bool,
     /// Tickets issued in place of the one that the client used.
     replacements: u8,
-    /// Whether accepted early data brings two of them.
+    /// Whether a connection that accepts early data issues two replacements.
     second_ticket: bool,
 }
 
@@ -220,8 +221,8 @@ pub fn provide_session(ssl: &mut SslRef, session: OpenedTicket) {
     update_ticket_outcome(ssl, |outcome| outcome.provided = Some(session));
 }
 
-/// The session that a connection was provided with, or whose ticket it has used up, or that it has none
-/// because its ticket was used before: for a connection that takes its place.
+/// The session that was looked up, or whose ticket this connection has used up, or
+/// [`OpenedTicket::AlreadyUsed`]. Provide it to the connection that replaces this one.
 pub fn provided_session(ssl: &SslRef) -> Option<OpenedTicket> {
     ticket_outcome(ssl)?.provided.clone()
 }
@@ -239,7 +240,7 @@ pub fn forget_session(ssl: &SslRef) {
 /// Whether another connection used the ticket before. Returns true once.
 pub(crate) fn take_already_used(ssl: &SslRef) -> bool {
     ticket_outcome(ssl).is_some_and(|mut outcome| {
-        outcome.already_used && !std::mem::replace(&mut outcome.already_used_told, true)
+        outcome.already_used && !std::mem::replace(&mut outcome.already_used_reported, true)
     })
 }
 
@@ -248,12 +249,12 @@ pub(crate) fn is_used_up(ssl: &SslRef) -> bool {
     ticket_outcome(ssl).is_some_and(|outcome| outcome.used_up)
 }
 
-/// Whether another connection or process was faster; see [`use_up`].
+/// Whether the ticket was lost to another connection or process; see [`use_up`].
 pub(crate) fn is_lost(ssl: &SslRef) -> bool {
     ticket_outcome(ssl).is_some_and(|outcome| outcome.lost)
 }
 
-/// The key of a lookup that was not made.
+/// The lookup key of a session that was not looked up.
 pub(crate) fn needed_session(ssl: &SslRef) -> Option<Vec<u8>> {
     ticket_outcome(ssl)?.needed.clone()
 }
@@ -278,7 +279,7 @@ pub(crate) fn reopen(ssl: &SslRef, ticket: &[u8]) -> Option<OpenedTicket> {
     }
     let sealer = ssl.ssl_context().ex_data(*SEALER)?;
     match sealer.uses_up_tickets() {
-        // It is a ticket of TLS 1.3, whose client has proved nothing.
+        // A TLS 1.3 ticket whose client has not proved that it knows the secret.
         true => Some(OpenedTicket::Ignored),
         false => Some(sealer.open(ticket)),
     }
@@ -299,8 +300,8 @@ fn read_once(ssl: &mut SslRef, sealer: &Sealer, ticket: &[u8]) -> OpenedTicket {
 /// Uses up the ticket that a connection has resumed. Call this once BoringSSL has written its flight, so
 /// that it has verified the binder, and before anything is sent.
 ///
-/// Returns false if another connection or process was faster. Nothing of this connection may then be
-/// sent; one that is provided with [`provided_session`] takes its place.
+/// Returns false if the ticket was lost to another connection or process. This connection must then
+/// send nothing; a new one, provided with [`provided_session`], takes its place.
 pub fn use_up(ssl: &mut SslRef) -> bool {
     let resumed = ssl.session_reused();
     let sealer = ssl.ssl_context().ex_data(*SEALER);
@@ -314,9 +315,9 @@ pub fn use_up(ssl: &mut SslRef) -> bool {
     !outcome.lost
 }
 
-/// Uses up a ticket that BoringSSL does not resume, so that it has not verified the binder: it is of
-/// another site or for another cipher, say. Else a copy could be accepted after a change of the
-/// configuration.
+/// Uses up a ticket that BoringSSL does not resume, for example because it is for another site or
+/// cipher. BoringSSL does not verify its binder, so this function does. Otherwise a copy could be
+/// accepted after a change of the configuration.
 pub(crate) fn use_up_unresumed(ssl: &SslRef, ticket: &[u8]) {
     let sealer = ssl.ssl_context().ex_data(*SEALER).filter(|sealer| sealer.uses_up_tickets());
     let (Some(sealer), Some(mut outcome)) = (sealer, ticket_outcome(ssl)) else { return };
@@ -532,8 +533,9 @@ unsafe extern "C" fn open(
     }
 }
 
-/// Decides whether the tickets of a server's connection allow early data: if `enabled`, and the sealer
-/// does. The connection's ClientHello has been processed, so BoringSSL's switch decides nothing else.
+/// Decides whether the tickets that a server's connection issues allow early data: if `enabled`,
+/// and if the sealer allows it. Call this after the ClientHello has been processed: BoringSSL's
+/// switch then affects nothing else.
 pub fn decide_early_data_of_tickets(ssl: &mut SslRef, enabled: bool) {
     // SAFETY: the connection is valid.
     unsafe {
@@ -547,9 +549,9 @@ pub fn issue_second_ticket(ssl: &mut SslRef) {
     update_ticket_outcome(ssl, |outcome| outcome.second_ticket = true);
 }
 
-/// Whether the client needs no further ticket: a resumed TLS 1.3 connection gets one for the one that
-/// it used (RFC 8446 appendix C.4 advises to use each once). The others of its first connection are
-/// still unused.
+/// Whether the client needs no further ticket. A resumed TLS 1.3 connection issues one ticket in
+/// place of the one that the client used (RFC 8446 appendix C.4 advises using each only once). The
+/// client still has the other tickets of its first connection.
 fn is_superfluous(ssl: &mut SslRef) -> bool {
     if !ssl.session_reused() || ssl.version2() != Some(SslVersion::TLS1_3) {
         return false;
@@ -573,9 +575,8 @@ fn declined(ssl: &SslRef) -> bool {
 mod tests {
     use super::*;
 
-    /// Also where early data is refused, and where a session is only looked at.
     #[test]
-    fn sessions_are_overwritten_wherever_they_are_dropped() {
+    fn sessions_are_overwritten_when_taken_or_dropped() {
         let secret = || b"secret".to_vec();
         let mut opened = OpenedTicket::UsedUp(secret());
         assert_eq!(opened.take_session().unwrap().as_slice(), b"secret");

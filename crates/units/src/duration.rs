@@ -11,7 +11,7 @@ use serde::{Deserializer, Serializer};
 /// Writes a [`Duration`] as `10s`, `500ms` or `1m 30s`: `#[serde(with = "DurationText")]`.
 pub struct DurationText;
 
-/// Writes an `Option<Duration>` likewise; `None` is left out. The struct has to have
+/// Like [`DurationText`], for an `Option<Duration>`. TOML omits `None`, so the struct needs
 /// `#[serde(default)]`.
 pub struct OptionalDurationText;
 
@@ -21,7 +21,7 @@ pub struct DurationOrOff;
 /// Reads a duration such as `10s`, `500ms` or `1m 30s`.
 ///
 /// # Errors
-/// A sentence with what is allowed.
+/// A sentence that states the allowed format.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     text.parse::<jiff::SignedDuration>()
         .ok()
@@ -29,7 +29,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text:?} is not a duration; write it as 10s, 500ms or 1m 30s"))
 }
 
-/// The shortest text that [`parse_duration`] reads as this: `10s`, `1m 30s`, `24h`.
+/// The shortest text that [`parse_duration`] reads as this duration: `10s`, `1m 30s`, `24h`.
 pub fn print_duration(duration: Duration) -> String {
     match jiff::SignedDuration::try_from(duration) {
         Ok(duration) => format!("{duration:#}"),
@@ -39,18 +39,18 @@ pub fn print_duration(duration: Duration) -> String {
 }
 
 impl DurationText {
-    /// Writes it.
+    /// Serializes the duration.
     ///
     /// # Errors
-    /// The serializer's.
+    /// Errors of the serializer.
     pub fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&print_duration(*duration))
     }
 
-    /// Reads it.
+    /// Deserializes the duration.
     ///
     /// # Errors
-    /// What is allowed.
+    /// A sentence that states the allowed format.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
         deserializer.deserialize_str(Self)
     }
@@ -69,10 +69,10 @@ impl Visitor<'_> for DurationText {
 }
 
 impl OptionalDurationText {
-    /// Writes it.
+    /// Serializes the duration.
     ///
     /// # Errors
-    /// The serializer's.
+    /// Errors of the serializer.
     pub fn serialize<S: Serializer>(
         duration: &Option<Duration>,
         serializer: S,
@@ -83,10 +83,10 @@ impl OptionalDurationText {
         }
     }
 
-    /// Reads it.
+    /// Deserializes the duration.
     ///
     /// # Errors
-    /// What is allowed.
+    /// A sentence that states the allowed format.
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Duration>, D::Error> {
@@ -95,10 +95,10 @@ impl OptionalDurationText {
 }
 
 impl DurationOrOff {
-    /// Writes it.
+    /// Serializes the duration.
     ///
     /// # Errors
-    /// The serializer's.
+    /// Errors of the serializer.
     pub fn serialize<S: Serializer>(
         duration: &Option<Duration>,
         serializer: S,
@@ -109,10 +109,10 @@ impl DurationOrOff {
         }
     }
 
-    /// Reads it.
+    /// Deserializes the duration.
     ///
     /// # Errors
-    /// What is allowed.
+    /// A sentence that states the allowed format.
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Duration>, D::Error> {
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_are_written_as_they_are_said() {
+    fn durations_are_printed_in_the_format_that_is_parsed() {
         for text in ["10s", "500ms", "1m 30s", "24h", "3ms", "1h 5m"] {
             assert_eq!(print_duration(parse_duration(text).unwrap()), text);
         }
@@ -203,7 +203,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again(seconds in 0..1u64 << 40, nanos in 0..1_000_000_000u32) {
+        fn printed_durations_parse_exactly(seconds in 0..1u64 << 40, nanos in 0..1_000_000_000u32) {
             let duration = Duration::new(seconds, nanos);
             prop_assert_eq!(parse_duration(&print_duration(duration)), Ok(duration));
         }

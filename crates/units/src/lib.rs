@@ -1,4 +1,4 @@
-//! How settings are written (durations, addresses, other text), and how a peer's text is displayed.
+//! Formats of settings (durations, addresses, other text), and escaping of untrusted text.
 //!
 //! ```text
 //! duration       durations such as `10s`
@@ -6,8 +6,8 @@
 //! printable      untrusted text, escaped for terminals and logs
 //! ```
 //!
-//! The types of `duration` and `text` are serde adapters: a settings struct keeps the types that its
-//! users want (`Duration`, `SocketAddr`), and the adapter defines how a field is read, written and
+//! The types of `duration` and `text` are serde adapters: a settings struct has the types that its
+//! users need (`Duration`, `SocketAddr`), and the adapter defines how a field is read, written and
 //! described in the JSON schema.
 //!
 //! # Examples

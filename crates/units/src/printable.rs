@@ -1,14 +1,14 @@
-//! Text from a peer, escaped so that it is text wherever it is shown.
+//! Escapes untrusted text for display in terminals, logs and reports.
 //!
-//! A terminal takes control characters for commands, a log takes a line end for the next entry, and
-//! a reader takes reordered text for what it seems to say. A server's words, a client's
-//! `User-Agent` or a certificate's subject may hold any of them.
+//! A terminal executes control characters, a line end starts another log entry, and marks that
+//! reorder text mislead readers. A server's response, a client's `User-Agent` or a certificate's
+//! subject may contain any of them.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Escapes what is not text in the way of Rust's literals (`\n`, `\u{1b}`): control characters (C0,
-/// DEL, and C1, which is U+0080 to U+009F), separators of lines, and marks that reorder text.
+/// Escapes unprintable characters as in Rust literals (`\n`, `\u{1b}`): control characters (C0,
+/// DEL, and C1, which is U+0080 to U+009F), line separators, and marks that reorder text.
 ///
 /// ```
 /// use firstflight_units::printable;
@@ -20,13 +20,13 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     escaped(text, is_unprintable, |c, out| out.extend(c.escape_default()))
 }
 
-/// The same, of a text of several lines whose line ends are our own.
+/// Like [`printable`], but keeps `\n`: for text of several lines whose line ends are trusted.
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
-    let odd = |c| c != '\n' && is_unprintable(c);
-    escaped(text, odd, |c, out| out.extend(c.escape_default()))
+    let must_escape = |c| c != '\n' && is_unprintable(c);
+    escaped(text, must_escape, |c, out| out.extend(c.escape_default()))
 }
 
-/// The same, of bytes that may not be UTF-8: those that are not are shown as `\x9b`.
+/// Like [`printable`], for bytes that may not be UTF-8. Invalid bytes are shown as `\x9b`.
 pub fn printable_bytes(bytes: &[u8]) -> Cow<'_, str> {
     if let Ok(text) = std::str::from_utf8(bytes) {
         return printable(text);
@@ -41,17 +41,17 @@ pub fn printable_bytes(bytes: &[u8]) -> Cow<'_, str> {
     out.into()
 }
 
-/// The same, of JSON, which means the same afterwards (RFC 8259 section 7 has only C0 escaped).
-/// White space between values stays.
+/// Like [`printable`], for JSON: its value does not change. Valid JSON may contain all unprintable
+/// characters but C0 unescaped (RFC 8259 section 7). White space between values is kept.
 pub fn printable_json(json: &str) -> Cow<'_, str> {
-    let odd = |c: char| !c.is_ascii_whitespace() && is_unprintable(c);
-    // None of them is outside the Basic Multilingual Plane.
-    escaped(json, odd, |c, out| {
+    let must_escape = |c: char| !c.is_ascii_whitespace() && is_unprintable(c);
+    // Four digits suffice: all unprintable characters are in the Basic Multilingual Plane.
+    escaped(json, must_escape, |c, out| {
         let _ = write!(out, "\\u{:04x}", u32::from(c));
     })
 }
 
-/// Whether a character is a control character or reorders text on a terminal.
+/// Whether a character is a control character, separates lines, or reorders text on a terminal.
 pub fn is_unprintable(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -63,18 +63,18 @@ pub fn is_unprintable(c: char) -> bool {
 
 fn escaped(
     text: &str,
-    odd: impl Fn(char) -> bool,
+    must_escape: impl Fn(char) -> bool,
     escape: impl Fn(char, &mut String),
 ) -> Cow<'_, str> {
-    // The usual case, which needs no decoding.
+    // Fast path: printable ASCII.
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
         return Cow::Borrowed(text);
     }
-    let Some(first) = text.find(&odd) else { return Cow::Borrowed(text) };
+    let Some(first) = text.find(&must_escape) else { return Cow::Borrowed(text) };
     let mut out = String::with_capacity(text.len() + 16);
     out.push_str(&text[..first]);
     for c in text[first..].chars() {
-        match odd(c) {
+        match must_escape(c) {
             true => escape(c, &mut out),
             false => out.push(c),
         }
@@ -98,31 +98,31 @@ mod tests {
     }
 
     #[test]
-    fn text_is_left_as_it_is() {
+    fn printable_text_is_unchanged() {
         for text in ["", r#"GET /a\b "c" %0a"#, "Z\u{fc}rich \u{6771}\u{4eac} \u{1f680} \u{a0}"] {
             assert!(matches!(printable(text), Cow::Borrowed(same) if same == text));
         }
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_shown_as_bytes() {
+    fn invalid_utf8_is_shown_as_hexadecimal_bytes() {
         assert_eq!(printable_bytes(b"a\x9b31m\xc2\x9b\xe9"), r"a\x9b31m\u{9b}\xe9");
     }
 
     proptest! {
         #[test]
-        fn nothing_odd_is_left(bytes: Vec<u8>, text: String) {
+        fn no_unprintable_character_remains(bytes: Vec<u8>, text: String) {
             prop_assert!(!printable(&text).contains(is_unprintable));
             prop_assert!(!printable_bytes(&bytes).contains(is_unprintable));
         }
 
         #[test]
-        fn json_means_the_same(text in "[\\PC\u{0}-\u{a0}\u{2020}-\u{206f}]*") {
+        fn escaped_json_has_the_same_value(text in "[\\PC\u{0}-\u{a0}\u{2020}-\u{206f}]*") {
             let value = serde_json::json!({ "text": text });
             for json in [value.to_string(), format!("{value:#}")] {
                 let shown = printable_json(&json);
-                let odd = |c| c != '\n' && is_unprintable(c);
-                prop_assert!(!shown.contains(odd), "{:?}", shown);
+                let must_escape = |c| c != '\n' && is_unprintable(c);
+                prop_assert!(!shown.contains(must_escape), "{:?}", shown);
                 prop_assert_eq!(&serde_json::from_str::<serde_json::Value>(&shown).unwrap(), &value);
             }
         }

@@ -11,29 +11,29 @@ use serde::de::{Error, MapAccess, Unexpected, Visitor};
 use serde::ser::SerializeSeq;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Writes a value by its `Display`, and reads it by its `FromStr`, whose error is to be a sentence
-/// with what is allowed: `#[serde(with = "Text::<SocketAddr>")]`.
+/// Serializes a value with `Display` and deserializes it with `FromStr`, whose error should state
+/// what is allowed: `#[serde(with = "Text::<SocketAddr>")]`.
 pub struct Text<T>(PhantomData<T>);
 
-/// Writes an `Option` likewise; `None` is left out. The struct has to have `#[serde(default)]`.
+/// Like [`Text`], for an `Option`. TOML omits `None`, so the struct needs `#[serde(default)]`.
 pub struct OptionalText<T>(PhantomData<T>);
 
-/// Writes a list of such values.
+/// Like [`Text`], for a list.
 pub struct TextList<T>(PhantomData<T>);
 
 impl<T: Display + FromStr<Err: Display>> Text<T> {
-    /// Writes it.
+    /// Serializes the value.
     ///
     /// # Errors
-    /// The serializer's.
+    /// Errors of the serializer.
     pub fn serialize<S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(value)
     }
 
-    /// Reads it.
+    /// Deserializes the value.
     ///
     /// # Errors
-    /// The value's own.
+    /// The error of `FromStr`.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
         deserializer.deserialize_str(Self(PhantomData))
     }
@@ -52,10 +52,10 @@ impl<T: FromStr<Err: Display>> Visitor<'_> for Text<T> {
 }
 
 impl<T: Display + FromStr<Err: Display>> OptionalText<T> {
-    /// Writes it.
+    /// Serializes the value.
     ///
     /// # Errors
-    /// The serializer's.
+    /// Errors of the serializer.
     pub fn serialize<S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
         match value {
             Some(value) => serializer.serialize_some(&value.to_string()),
@@ -63,20 +63,20 @@ impl<T: Display + FromStr<Err: Display>> OptionalText<T> {
         }
     }
 
-    /// Reads it.
+    /// Deserializes the value.
     ///
     /// # Errors
-    /// The value's own.
+    /// The error of `FromStr`.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
         Text::deserialize(deserializer).map(Some)
     }
 }
 
 impl<T: Display + FromStr<Err: Display>> TextList<T> {
-    /// Writes it.
+    /// Serializes the value.
     ///
     /// # Errors
-    /// The serializer's.
+    /// Errors of the serializer.
     pub fn serialize<S: Serializer>(values: &[T], serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(Some(values.len()))?;
         for value in values {
@@ -85,10 +85,10 @@ impl<T: Display + FromStr<Err: Display>> TextList<T> {
         list.end()
     }
 
-    /// Reads it.
+    /// Deserializes the value.
     ///
     /// # Errors
-    /// The first value's that has one.
+    /// The first error of `FromStr`.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
         let texts = Vec::<Cow<'_, str>>::deserialize(deserializer)?;
         texts.iter().map(|text| text.parse().map_err(D::Error::custom)).collect()
@@ -137,15 +137,15 @@ impl<T> JsonSchema for TextList<T> {
     }
 }
 
-/// Writes an `Option` of a table as that table, or `false` for `None`:
+/// Serializes an `Option` of a table as that table, or as `false` for `None`:
 /// `#[serde(with = "OrOff::<Rule>")]`.
 pub struct OrOff<T>(PhantomData<T>);
 
 impl<'de, T: Deserialize<'de> + Serialize> OrOff<T> {
-    /// Writes it.
+    /// Serializes the value.
     ///
     /// # Errors
-    /// The serializer's.
+    /// Errors of the serializer.
     pub fn serialize<S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
         match value {
             Some(value) => value.serialize(serializer),
@@ -153,10 +153,10 @@ impl<'de, T: Deserialize<'de> + Serialize> OrOff<T> {
         }
     }
 
-    /// Reads it.
+    /// Deserializes the value.
     ///
     /// # Errors
-    /// What is allowed.
+    /// An error if the input is neither a valid table nor `false`.
     pub fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
         deserializer.deserialize_any(Self(PhantomData))
     }
@@ -191,8 +191,8 @@ impl<T: JsonSchema> JsonSchema for OrOff<T> {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let on = generator.subschema_for::<T>();
-        json_schema!({"anyOf": [on, {"const": false}]})
+        let table = generator.subschema_for::<T>();
+        json_schema!({"anyOf": [table, {"const": false}]})
     }
 }
 
@@ -206,32 +206,32 @@ mod tests {
     #[serde(default)]
     struct Addresses {
         #[serde(with = "Text::<SocketAddr>")]
-        one: SocketAddr,
+        single: SocketAddr,
         #[serde(with = "OptionalText::<SocketAddr>")]
-        perhaps: Option<SocketAddr>,
+        optional: Option<SocketAddr>,
         #[serde(with = "TextList::<SocketAddr>")]
-        many: Vec<SocketAddr>,
+        list: Vec<SocketAddr>,
     }
 
     impl Default for Addresses {
         fn default() -> Self {
-            Self { one: SocketAddr::from(([127, 0, 0, 1], 1)), perhaps: None, many: Vec::new() }
+            Self { single: SocketAddr::from(([127, 0, 0, 1], 1)), optional: None, list: Vec::new() }
         }
     }
 
     #[test]
-    fn what_is_written_is_read_again_and_described() {
-        let some = Addresses {
-            perhaps: Some(SocketAddr::from(([127, 0, 0, 1], 2))),
-            many: vec![SocketAddr::from(([127, 0, 0, 1], 3))],
+    fn values_are_deserialized_as_serialized_and_have_a_schema() {
+        let addresses = Addresses {
+            optional: Some(SocketAddr::from(([127, 0, 0, 1], 2))),
+            list: vec![SocketAddr::from(([127, 0, 0, 1], 3))],
             ..Addresses::default()
         };
-        let text = serde_json::to_string(&some).unwrap();
-        assert_eq!(serde_json::from_str::<Addresses>(&text).unwrap(), some);
+        let text = serde_json::to_string(&addresses).unwrap();
+        assert_eq!(serde_json::from_str::<Addresses>(&text).unwrap(), addresses);
         assert_eq!(serde_json::from_str::<Addresses>("{}").unwrap(), Addresses::default());
-        assert!(serde_json::from_str::<Addresses>(r#"{"many":["x"]}"#).is_err());
+        assert!(serde_json::from_str::<Addresses>(r#"{"list":["x"]}"#).is_err());
         let schema = serde_json::to_value(schemars::schema_for!(Addresses)).unwrap();
-        assert_eq!(schema["properties"]["one"]["default"], "127.0.0.1:1");
-        assert_eq!(schema["properties"]["many"]["items"]["type"], "string");
+        assert_eq!(schema["properties"]["single"]["default"], "127.0.0.1:1");
+        assert_eq!(schema["properties"]["list"]["items"]["type"], "string");
     }
 }

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_that_cannot_be_are_refused_with_the_reason() {
+    fn invalid_addresses_are_rejected_with_the_reason() {
         for (text, word) in [
             ("localhost:80", "as in http://localhost:80;"),
             ("ftp://localhost", "ftp"),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_shown_as_they_were_given() {
+    fn addresses_are_displayed_as_they_were_parsed() {
         for (text, authority) in [
             ("http://[::1]:8080", "[::1]:8080"),
             ("http://localhost:80", "localhost:80"),

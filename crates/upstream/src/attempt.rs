@@ -39,7 +39,7 @@ pub(crate) struct AttemptError {
 }
 
 impl Shared {
-    /// Sends a request to one server.
+    /// Sends a request to one server. `fresh`: over a new connection.
     pub(crate) async fn attempt(
         &self,
         permit: Permit,
@@ -99,19 +99,21 @@ impl Shared {
         progress: &Progress,
     ) -> Result<(Response<Incoming>, Sender), AttemptError> {
         let Checkout { mut sender, connected } = checkout;
-        let requested = request.headers().contains_key(header::UPGRADE);
+        let upgrade_requested = request.headers().contains_key(header::UPGRADE);
         let limit = self.response_timeout();
         let sent = tokio::select! {
             sent = sender.send(request) => sent,
-            client = progress.stalled_for(limit) => {
-                return Err(match client {
+            client_stalled = progress.stalled_for(limit) => {
+                return Err(match client_stalled {
                     true => AttemptError::by_client(SendError::ClientStalled(limit)),
                     false => AttemptError::timed_out(permit, &sender, limit),
                 });
             }
         };
         match sent {
-            Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS && !requested => {
+            Ok(response)
+                if response.status() == StatusCode::SWITCHING_PROTOCOLS && !upgrade_requested =>
+            {
                 let error = SendError::UnexpectedUpgrade;
                 Err(AttemptError { failure: Failure::Broken, error, unsent: None })
             }
@@ -151,7 +153,7 @@ impl Shared {
         let limit = self.config.body_timeout;
         let mut response =
             response.map(|body| ResponseBody::new(body, limit, completion).boxed_unsync());
-        // The version towards the server does not concern the client.
+        // The server's HTTP version does not concern the client.
         *response.version_mut() = Version::HTTP_11;
         response
     }
@@ -176,7 +178,8 @@ impl AttemptError {
         Self { failure: Failure::Client, error, unsent: None }
     }
 
-    /// Also discards the HTTP/2 connection, because other requests on it would time out too.
+    /// The server timed out. Also discards its HTTP/2 connection, because other requests on it
+    /// would time out too.
     fn timed_out(permit: &Permit, sender: &Sender, limit: Duration) -> Self {
         if let Sender::Http2(_, stream) = sender {
             permit.server().cache.discard(stream);
@@ -185,8 +188,8 @@ impl AttemptError {
     }
 }
 
-/// RFC 9112 section 7: the library decodes only `chunked`, and other codings cannot be announced to
-/// the client.
+/// Returns whether the body can be decoded (RFC 9112 section 7). hyper decodes only `chunked`, and
+/// other codings cannot be announced to the client.
 fn is_readable(headers: &HeaderMap) -> bool {
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     codings
@@ -198,23 +201,23 @@ fn is_readable(headers: &HeaderMap) -> bool {
 /// Default of `response_timeout`, as in nginx.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Maximum time that an upload stands still after the end of its response: enough for lost packets
-/// and slow clients, since clients that get a response early seldom send the rest.
+/// Maximum time that an upload may stall after the end of its response: enough for lost packets and
+/// slow clients. Clients that get an early response seldom send the rest.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Prepares a request for the protocol to the server.
+/// Adapts a request head to the protocol of the servers.
 pub(crate) fn prepare(
     head: &mut request::Parts,
     body: &Body,
     config: &PoolConfig,
 ) -> Result<(), SendError> {
-    let first = || config.servers[0].authority();
+    let default_host = || config.servers[0].authority();
     match config.protocol {
         Protocol::Http1 => {
             head.version = Version::HTTP_11;
             if !body.is_end_stream() && body.size_hint().exact().is_none() {
-                // RFC 9112 section 6.1. The library does this for some methods only, and drops the
-                // body of a GET or HEAD.
+                // RFC 9112 section 6.1. hyper does this for some methods only, and drops the body
+                // of a GET or HEAD.
                 head.headers.remove(header::CONTENT_LENGTH);
                 head.headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
             }
@@ -223,7 +226,7 @@ pub(crate) fn prepare(
                 head.headers.insert(header::CONNECTION, HeaderValue::from_static("te"));
             }
             if !head.headers.contains_key(header::HOST)
-                && let Ok(host) = HeaderValue::from_str(&first())
+                && let Ok(host) = HeaderValue::from_str(&default_host())
             {
                 head.headers.insert(header::HOST, host);
             }
@@ -239,7 +242,7 @@ pub(crate) fn prepare(
             let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
             head.uri = Uri::builder()
                 .scheme(if config.servers[0].is_tls() { "https" } else { "http" })
-                .authority(host.unwrap_or_else(first))
+                .authority(host.unwrap_or_else(default_host))
                 .path_and_query(target)
                 .build()
                 .map_err(|_| SendError::BadHost)?;
@@ -254,7 +257,7 @@ pub trait Observer: Send + Sync {
     fn attempt(&self, attempt: &Attempt<'_>);
 }
 
-/// One attempt.
+/// An attempt to send a request to a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt<'a> {
     /// The pool's name.
@@ -269,8 +272,8 @@ pub struct Attempt<'a> {
     pub took: Duration,
     /// The response's status, or [`crate::SendError::name`].
     pub result: Result<StatusCode, &'static str>,
-    /// Whether the server may have processed the request: not if no byte of it was sent, or if the
-    /// server says so (RFC 9113 section 8.7).
+    /// Whether the server may have processed the request. False if no byte of it was sent, or if
+    /// the server reports that it was not processed (RFC 9113 section 8.7).
     pub may_be_processed: bool,
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{Balance, ServerHealth};
 
-/// A server, as far as the choice needs it.
+/// The state of a server that the choice depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
     pub(crate) state: ServerHealth,
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fewest_requests_or_in_turn() {
+    fn least_requests_and_round_robin() {
         let busy = |in_flight| Candidate { in_flight, ..UP };
         let servers = [busy(2), busy(1), busy(1), busy(3)];
         let picks =
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn those_set_aside_only_where_there_is_no_other() {
+    fn unhealthy_servers_are_chosen_only_if_there_is_no_other() {
         let ejected = state(ServerHealth::Ejected);
         let down = state(ServerHealth::Down);
         let full = Candidate { full: true, ..UP };
@@ -140,7 +140,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_who_is_down_full_or_tried_is_chosen_and_all_others_serve(
+        fn down_full_and_tried_servers_are_never_chosen(
             servers in prop::collection::vec(candidate(), 0..6),
             next_server: usize,
             least: bool,

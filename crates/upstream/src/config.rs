@@ -2,13 +2,12 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::proxy_protocol;
 use firstflight_units::{DurationText, OptionalDurationText, OrOff, Text, TextList};
 use http::uri::{Authority, PathAndQuery};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{PoolError, ServerAddress};
+use crate::{PoolError, ServerAddress, proxy_protocol};
 
 /// A pool of servers for the same requests. Routes refer to it by name.
 // `new` has the defaults.
@@ -35,7 +34,7 @@ pub struct PoolConfig {
     /// Timeout of the response head, from the end of the request's body.
     ///
     /// By default the `upstream_timeout` of `[limits]`.
-    // `None`: as the server that forwards has it for all its pools, or 60 s.
+    // `None`: the forwarding server's timeout for all its pools, or 60 s.
     #[serde(with = "OptionalDurationText")]
     pub response_timeout: Option<Duration>,
     /// Timeout of a response body without progress, while the client is ready to receive.
@@ -223,7 +222,7 @@ impl PoolConfig {
         self.errors().into_iter().next().map_or(Ok(()), Err)
     }
 
-    /// All errors: [`PoolError::Setting`], which names the setting and the allowed values.
+    /// Returns all errors: [`PoolError::Setting`], which names the setting and the allowed values.
     pub fn errors(&self) -> Vec<PoolError> {
         let zero_times =
             self.times().into_iter().filter(|(_, time)| time.is_some_and(|t| t.is_zero()));
@@ -294,7 +293,7 @@ impl PoolConfig {
     }
 }
 
-/// Whether a health check can name it in `Host` and `:authority`.
+/// Returns whether a health check can send `text` in `Host` and `:authority`.
 fn is_host(text: &str) -> bool {
     text.parse::<Authority>().is_ok_and(|host| !host.as_str().contains('@'))
 }
@@ -342,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_that_make_no_sense_are_refused() {
+    fn invalid_settings_are_rejected() {
         let good = PoolConfig::new(vec!["http://localhost:1".parse().unwrap()]);
         assert!(good.check().is_ok());
         let check = HealthCheck::new(PathAndQuery::from_static("/"));
@@ -384,10 +383,10 @@ mod tests {
             ),
         ] {
             let errors = change.errors();
-            let [PoolError::Setting { key: wrong, reason }] = &errors[..] else {
+            let [PoolError::Setting { key: found, reason }] = &errors[..] else {
                 panic!("{key}: {errors:?}")
             };
-            assert_eq!(*wrong, key);
+            assert_eq!(*found, key);
             assert!(reason.contains(word), "{reason}");
         }
         for host in ["app.test", "app.test:8080", "[::1]:80", "127.0.0.1"] {
@@ -395,6 +394,6 @@ mod tests {
         }
         let several =
             PoolConfig { requests: 0, ..checked(HealthCheck { rise: 0, ..check.clone() }) };
-        assert_eq!(several.errors().len(), 2, "all at once");
+        assert_eq!(several.errors().len(), 2, "all errors are returned");
     }
 }

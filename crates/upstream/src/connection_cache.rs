@@ -4,38 +4,38 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::proxy_protocol::Addresses;
 use hyper::client::conn::http2;
 
+use crate::proxy_protocol::Addresses;
 use crate::sender::Http1;
 use crate::upload::Upload;
 
-/// The client connection of which a PROXY header told the server; `None` without a header.
+/// The client connection that the PROXY header names; `None` without a header.
 pub(crate) type Owner = Option<Addresses>;
 
 /// The open connections.
 #[derive(Default)]
 pub(crate) struct ConnectionCache {
     /// Connections without a request; the most recently used one is last.
-    idle: Mutex<Vec<Idle>>,
-    shared: Mutex<Vec<Shared>>,
+    idle: Mutex<Vec<IdleConnection>>,
+    shared: Mutex<Vec<SharedConnection>>,
 }
 
-struct Idle {
+struct IdleConnection {
     connection: Http1,
     owner: Owner,
     since: Instant,
 }
 
 /// An HTTP/2 connection, for several concurrent requests.
-struct Shared {
+struct SharedConnection {
     sender: http2::SendRequest<Upload>,
-    /// Concurrent streams that the server allows.
-    allowed: Arc<AtomicUsize>,
+    /// Maximum number of concurrent streams that the server allows.
+    max_streams: Arc<AtomicUsize>,
     owner: Owner,
     streams: Streams,
-    /// When it was last given to a request, or the sweep last found it in use.
-    used: Instant,
+    /// When a request last got the connection, or the sweep last found it in use.
+    last_used: Instant,
 }
 
 /// A request in flight on a shared connection.
@@ -63,7 +63,7 @@ impl ConnectionCache {
     /// Adds an idle connection, and drops the least recently used one above `max`.
     pub(crate) fn put(&self, connection: Http1, owner: Owner, max: usize, now: Instant) {
         let mut idle = lock(&self.idle);
-        idle.push(Idle { connection, owner, since: now });
+        idle.push(IdleConnection { connection, owner, since: now });
         if idle.len() > max {
             idle.remove(0);
         }
@@ -78,19 +78,19 @@ impl ConnectionCache {
         let mut shared = lock(&self.shared);
         shared.retain(|shared| !shared.sender.is_closed());
         let free = shared.iter_mut().find(|shared| {
-            let max = shared.allowed.load(Ordering::Relaxed).min(MAX_STREAMS);
+            let max = shared.max_streams.load(Ordering::Relaxed).min(MAX_STREAMS);
             shared.owner == owner && shared.streams.load(Ordering::Relaxed) < max
         })?;
-        free.used = now;
+        free.last_used = now;
         Some((free.sender.clone(), Stream::start(&free.streams)))
     }
 
-    /// Adds a shared connection, and returns its first stream. Drops the least recently used ones
-    /// above `max` without a stream: with a PROXY header, each client has its own.
+    /// Adds a shared connection, and returns its first stream. Also drops the least recently used
+    /// idle connections above `max`: with a PROXY header, each client has its own connection.
     pub(crate) fn add_shared(
         &self,
         sender: http2::SendRequest<Upload>,
-        allowed: Arc<AtomicUsize>,
+        max_streams: Arc<AtomicUsize>,
         owner: Owner,
         max: usize,
         now: Instant,
@@ -99,7 +99,7 @@ impl ConnectionCache {
         let stream = Stream::start(&streams);
         let mut shared = lock(&self.shared);
         drop_idle(&mut shared, max);
-        shared.push(Shared { sender, allowed, owner, streams, used: now });
+        shared.push(SharedConnection { sender, max_streams, owner, streams, last_used: now });
         stream
     }
 
@@ -115,9 +115,9 @@ impl ConnectionCache {
         let mut shared = lock(&self.shared);
         shared.retain_mut(|shared| {
             if !shared.is_idle() {
-                shared.used = now;
+                shared.last_used = now;
             }
-            fresh(shared.used) && !shared.sender.is_closed()
+            fresh(shared.last_used) && !shared.sender.is_closed()
         });
         drop_idle(&mut shared, max);
     }
@@ -127,18 +127,18 @@ impl ConnectionCache {
     }
 }
 
-impl Shared {
+impl SharedConnection {
     fn is_idle(&self) -> bool {
         self.streams.load(Ordering::Relaxed) == 0
     }
 }
 
-/// Drops the least recently used of the connections without a stream, above `max`.
-fn drop_idle(shared: &mut Vec<Shared>, max: usize) {
+/// Drops the least recently used connections without a stream, above `max`.
+fn drop_idle(shared: &mut Vec<SharedConnection>, max: usize) {
     let idle = shared.iter().filter(|shared| shared.is_idle()).count();
     let mut excess = idle.saturating_sub(max);
     if excess > 0 {
-        shared.sort_by_key(|shared| shared.used);
+        shared.sort_by_key(|shared| shared.last_used);
         shared.retain(|shared| {
             let dropped = excess > 0 && shared.is_idle();
             excess -= usize::from(dropped);

@@ -35,9 +35,9 @@ pub(crate) struct Health {
     /// Consecutive ejections, and the end of the current one.
     ejections: u32,
     ejected_until: Option<Instant>,
-    /// Requests in flight that started after its end.
+    /// Requests in flight that started after the end of the ejection.
     trials: usize,
-    /// When an event last changed its state.
+    /// When an event last changed the state.
     changed: Instant,
 }
 
@@ -69,7 +69,7 @@ impl Health {
         }
     }
 
-    /// Returns when its state last changed.
+    /// Returns when the state last changed.
     pub(crate) fn since(&self, now: Instant) -> Instant {
         match (self.state(now), self.ejected_until) {
             (ServerHealth::Trial, Some(ejected_until)) => ejected_until,
@@ -91,8 +91,8 @@ impl Health {
         }
     }
 
-    /// Returns whether a trial is running. Requests from before it do not count: a tunnel may last
-    /// for hours.
+    /// Returns whether a trial is running. Requests that started before the trial do not count: a
+    /// tunnel may last for hours.
     pub(crate) fn is_on_trial(&self) -> bool {
         self.trials > 0
     }
@@ -119,7 +119,7 @@ impl Health {
             if self.ejected_until.is_none() && now.duration_since(self.changed) > rule.most {
                 self.ejections = 0;
             }
-            self.set_ejection(Some(now + length(&rule, self.ejections)));
+            self.set_ejection(Some(now + ejection_duration(&rule, self.ejections)));
             self.ejections += 1;
             self.failures = 0;
             self.changed = now;
@@ -146,7 +146,7 @@ impl Health {
         }
     }
 
-    /// Starts or ends an ejection; trials are those of the last one.
+    /// Starts or ends an ejection, and resets its trials.
     fn set_ejection(&mut self, until: Option<Instant>) {
         self.ejected_until = until;
         self.trials = 0;
@@ -154,7 +154,7 @@ impl Health {
 }
 
 /// The duration of an ejection: twice as long each time, up to the maximum.
-fn length(rule: &EjectionRule, ejections: u32) -> Duration {
+fn ejection_duration(rule: &EjectionRule, ejections: u32) -> Duration {
     rule.first.saturating_mul(1 << ejections.min(20)).min(rule.most)
 }
 
@@ -187,7 +187,7 @@ mod tests {
         health.failed(start, start);
         assert_eq!(health.state(start), ServerHealth::Ejected);
         let trial = start + SECOND;
-        // Requests that started before change nothing, however late they fail.
+        // Requests that started before the trial change nothing, however late they fail.
         (0..10).for_each(|_| health.failed(start, start));
         (0..10).for_each(|_| health.failed(start, trial));
         assert_eq!(health.state(trial), ServerHealth::Trial);

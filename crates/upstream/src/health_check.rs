@@ -15,8 +15,8 @@ use crate::shared::Shared;
 use crate::upload::{Progress, Upload};
 use crate::{HealthCheck, PoolConfig, Protocol, ServerAddress};
 
-/// Starts the background tasks of a pool, which end with it. The checks end when it is retired:
-/// requests in flight, such as tunnels, do not need them.
+/// Starts the background tasks of a pool, which end with the pool. The health checks already end
+/// when it is retired: requests in flight, such as tunnels, do not need them.
 pub(crate) fn start(shared: &Arc<Shared>) {
     tokio::spawn(sweep(Arc::downgrade(shared)));
     if let Some(check) = &shared.config.health_check {

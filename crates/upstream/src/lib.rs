@@ -2,10 +2,12 @@
 //! the PROXY protocol.
 //!
 //! ```text
-//! pool               the pool: sends a request, queues it while all servers are busy
+//! pool, shared       the pool: sends a request, queues it while all servers are busy
 //! attempt            one attempt on one server
-//! server, socket, connection_cache, sender, response_body, health_check sockets and HTTP (hyper)
-//! server_list, balance, health, retry                           decisions, without sockets or clock
+//! server, socket, connection_cache, sender, upload, response_body, health_check
+//!                    sockets and HTTP (hyper)
+//! server_list, balance, health, retry
+//!                    decisions, without sockets or clock
 //! config, address, error, proxy_protocol
 //! ```
 //!

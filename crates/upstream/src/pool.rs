@@ -13,7 +13,7 @@ use crate::shared::{PoolStatus, Shared};
 use crate::upload::{Progress, Upload};
 use crate::{Body, PoolConfig, PoolError, SendError, attempt, health_check};
 
-/// A pool of servers for the same requests. Cheap to clone.
+/// A pool of servers that handle the same requests. Cheap to clone.
 #[derive(Clone)]
 pub struct Pool(Arc<Shared>);
 
@@ -26,8 +26,8 @@ impl Pool {
         Ok(Self(Arc::new(Shared::new(name, config, None)?)))
     }
 
-    /// Creates a pool that replaces this one when it starts: it continues the counters of the pool, and
-    /// of servers with the same address, and this one's health checks end.
+    /// Creates a pool that replaces this one when it starts. It then continues the counters of this
+    /// pool and of servers with the same address, and the health checks of this pool end.
     ///
     /// # Errors
     /// As [`Pool::new`].
@@ -35,11 +35,12 @@ impl Pool {
         Ok(Self(Arc::new(Shared::new(self.name(), config, Some(self.0.clone()))?)))
     }
 
-    /// Starts the health checks and the closing of idle connections, inside a tokio runtime. Both end
-    /// with the last clone of the pool, the checks also when another pool replaces it. Further calls
-    /// do nothing.
+    /// Starts the health checks and the closing of idle connections. Both end with the last clone
+    /// of the pool, the checks also when another pool replaces it. Further calls do nothing.
+    ///
+    /// Must be called inside a tokio runtime.
     pub fn start(&self) {
-        if self.0.starts() {
+        if self.0.mark_started() {
             self.0.replace_predecessor();
             health_check::start(&self.0);
         }
@@ -55,8 +56,8 @@ impl Pool {
         &self.0.config
     }
 
-    /// Returns whether a pool with this configuration, made now, would be equal: the file of
-    /// authorities may have changed.
+    /// Returns whether a new pool with this configuration would equal this one. The file of
+    /// certificate authorities may have changed.
     pub fn is_current(&self, config: &PoolConfig) -> bool {
         self.0.is_current(config)
     }
@@ -68,7 +69,7 @@ impl Pool {
 
     /// Sends a request and returns its response. The URI is a path with a query; `Host` is a header.
     /// The request is in flight until the response body has ended or is dropped, and an upload that
-    /// outlasts it has ended or stands still. After a 101, that includes the tunnel, which
+    /// outlasts the response has ended or stalled. After a 101, that includes the tunnel, which
     /// [`hyper::upgrade::on`] returns.
     ///
     /// # Errors
@@ -83,26 +84,26 @@ impl Pool {
         attempt::prepare(&mut head, &body, &shared.config)?;
         let progress = Progress::new();
         let repeatable = Repeatable::of(&head, body.is_end_stream());
-        let spare = (repeatable != Repeatable::Never).then(|| head.clone());
+        let retry_head = (repeatable != Repeatable::Never).then(|| head.clone());
         let mut request = Request::from_parts(head, Upload::new(body, progress.clone()));
         let (mut history, mut fresh) = (AttemptHistory::default(), false);
-        let mut last = None;
-        shared.lock().start();
+        let mut last_error = None;
+        shared.lock().count_request();
         loop {
             // An earlier failure explains more than the lack of further servers.
-            let permit = match (shared.permit(&history).await, last.take()) {
+            let permit = match (shared.permit(&history).await, last_error.take()) {
                 (Ok(permit), _) => permit,
                 (Err(SendError::NoServer), Some(error)) | (Err(error), _) => return Err(error),
             };
             let index = permit.index;
-            progress.note();
+            progress.touch();
             let AttemptError { failure, error, unsent } =
                 match shared.attempt(permit, request, &progress, options, fresh).await {
                     Ok(response) => return Ok(response),
                     Err(failed) => failed,
                 };
             let is_unsent = unsent.is_some();
-            let again = shared.lock().again(
+            let decision = shared.lock().decide_retry(
                 &mut history,
                 index,
                 failure,
@@ -110,8 +111,8 @@ impl Pool {
                 repeatable,
                 Instant::now(),
             );
-            fresh = again == RetryDecision::Fresh;
-            request = match (again, unsent, &spare) {
+            fresh = decision == RetryDecision::Fresh;
+            request = match (decision, unsent, &retry_head) {
                 (RetryDecision::No, ..) | (_, None, None) => {
                     progress.abandon();
                     return Err(error);
@@ -119,7 +120,7 @@ impl Pool {
                 (_, Some(request), _) => request,
                 (_, None, Some(head)) => Request::from_parts(head.clone(), empty_body(&progress)),
             };
-            last = Some(error);
+            last_error = Some(error);
         }
     }
 }

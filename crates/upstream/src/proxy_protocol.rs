@@ -56,7 +56,7 @@ const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderError {
-    /// They start like neither version.
+    /// The bytes start like neither version.
     #[error(
         "no PROXY header; configure the proxy to send one, or remove its address from the list"
     )]
@@ -73,13 +73,13 @@ pub enum HeaderError {
 }
 
 /// Maximum length of a header in bytes: addresses, and 4 KiB of further fields. Load balancers send
-/// some hundred bytes of them.
+/// a few hundred bytes of such fields.
 pub const MAX_HEADER: usize = 16 + 4096;
 
 /// Maximum length of a line of version 1 with its end (section 2.1).
 const MAX_LINE: usize = 107;
 
-/// Length of version 2's part before the addresses.
+/// Length of a header of version 2 before the addresses.
 const PREAMBLE: usize = 16;
 
 /// Parses the header at the start of `bytes`, and returns it with its length.
@@ -88,7 +88,7 @@ const PREAMBLE: usize = 16;
 /// may consume them from a socket without losing a byte of what follows.
 ///
 /// # Errors
-/// [`HeaderError`], as soon as it is certain: there is no wait for a header that cannot come.
+/// [`HeaderError`], as soon as the bytes cannot become a valid header.
 pub fn read(bytes: &[u8]) -> Result<Option<(Header, usize)>, HeaderError> {
     if has_prefix(bytes, &SIGNATURE) {
         return read_binary(bytes);
@@ -104,7 +104,7 @@ fn has_prefix(bytes: &[u8], expected: &[u8]) -> bool {
     bytes.iter().zip(expected).all(|(byte, expected)| byte == expected)
 }
 
-/// Section 2.2.
+/// Parses a header of version 2 (section 2.2).
 fn read_binary(bytes: &[u8]) -> Result<Option<(Header, usize)>, HeaderError> {
     let Some(preamble) = bytes.first_chunk::<PREAMBLE>() else { return Ok(None) };
     let [.., version_and_command, family, high, low] = *preamble;
@@ -117,12 +117,12 @@ fn read_binary(bytes: &[u8]) -> Result<Option<(Header, usize)>, HeaderError> {
     if length > MAX_HEADER {
         return Err(HeaderError::BadLength);
     }
-    let Some(rest) = bytes.get(PREAMBLE..length) else { return Ok(None) };
+    let Some(payload) = bytes.get(PREAMBLE..length) else { return Ok(None) };
     let header = match (local, family) {
         // The addresses of LOCAL are ignored.
         (true, _) => Header::Local,
-        (false, 0x11) => addresses::<4>(rest)?,
-        (false, 0x21) => addresses::<16>(rest)?,
+        (false, 0x11) => addresses::<4>(payload)?,
+        (false, 0x21) => addresses::<16>(payload)?,
         // Unspecified, datagrams or unix sockets: the connection's own addresses apply.
         (false, _) => Header::Local,
     };
@@ -130,12 +130,12 @@ fn read_binary(bytes: &[u8]) -> Result<Option<(Header, usize)>, HeaderError> {
 }
 
 /// Parses both addresses, then both ports. Further fields may follow.
-fn addresses<const LENGTH: usize>(rest: &[u8]) -> Result<Header, HeaderError>
+fn addresses<const LENGTH: usize>(payload: &[u8]) -> Result<Header, HeaderError>
 where
     IpAddr: From<[u8; LENGTH]>,
 {
     let bad = HeaderError::BadLength;
-    let (source, rest) = rest.split_first_chunk::<LENGTH>().ok_or(bad)?;
+    let (source, rest) = payload.split_first_chunk::<LENGTH>().ok_or(bad)?;
     let (destination, rest) = rest.split_first_chunk::<LENGTH>().ok_or(bad)?;
     let (source_port, rest) = rest.split_first_chunk::<2>().ok_or(bad)?;
     let (destination_port, _) = rest.split_first_chunk::<2>().ok_or(bad)?;
@@ -145,7 +145,7 @@ where
     }))
 }
 
-/// Section 2.1.
+/// Parses a header of version 1 (section 2.1).
 fn read_line(bytes: &[u8]) -> Result<Option<(Header, usize)>, HeaderError> {
     let window = &bytes[..bytes.len().min(MAX_LINE)];
     let Some(end) = window.windows(2).position(|pair| pair == b"\r\n") else {
@@ -196,47 +196,47 @@ fn port(word: &str) -> Option<u16> {
 pub fn write(version: Version, header: &Header) -> Vec<u8> {
     match (version, header) {
         (Version::V1, Header::Local) => b"PROXY UNKNOWN\r\n".to_vec(),
-        (Version::V1, Header::Proxied(addresses)) => line(addresses).into_bytes(),
-        (Version::V2, Header::Local) => binary(0x20, 0x00, &[]),
+        (Version::V1, Header::Proxied(addresses)) => write_line(addresses).into_bytes(),
+        (Version::V2, Header::Local) => write_binary(0x20, 0x00, &[]),
         (Version::V2, Header::Proxied(addresses)) => {
-            let (source, destination) = alike(addresses);
-            let (family, mut rest) = match (source, destination) {
+            let (source, destination) = in_one_family(addresses);
+            let (family, mut payload) = match (source, destination) {
                 (IpAddr::V4(source), IpAddr::V4(destination)) => {
                     (0x11, [source.octets(), destination.octets()].concat())
                 }
-                _ => (0x21, [source, destination].map(|ip| mapped(ip).octets()).concat()),
+                _ => (0x21, [source, destination].map(|ip| to_ipv6(ip).octets()).concat()),
             };
-            for end in [addresses.source, addresses.destination] {
-                rest.extend(end.port().to_be_bytes());
+            for address in [addresses.source, addresses.destination] {
+                payload.extend(address.port().to_be_bytes());
             }
-            binary(0x21, family, &rest)
+            write_binary(0x21, family, &payload)
         }
     }
 }
 
-fn line(addresses: &Addresses) -> String {
-    let (source, destination) = alike(addresses);
+fn write_line(addresses: &Addresses) -> String {
+    let (source, destination) = in_one_family(addresses);
     let family = if source.is_ipv4() { "TCP4" } else { "TCP6" };
     let [from, to] = [addresses.source.port(), addresses.destination.port()];
     format!("PROXY {family} {source} {destination} {from} {to}\r\n")
 }
 
-fn binary(version_and_command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(rest.len()).expect("at most 36 bytes of addresses").to_be_bytes();
-    [&SIGNATURE[..], &[version_and_command, family], &length, rest].concat()
+fn write_binary(version_and_command: u8, family: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(payload.len()).expect("at most 36 bytes of addresses").to_be_bytes();
+    [&SIGNATURE[..], &[version_and_command, family], &length, payload].concat()
 }
 
-/// Both addresses in one family. The client of a dual-stack socket has an IPv4 address; IPv4 is
-/// mapped only if the families differ.
-fn alike(addresses: &Addresses) -> (IpAddr, IpAddr) {
-    let canonical = |end: SocketAddr| end.ip().to_canonical();
+/// Converts both addresses to one family. IPv4-mapped addresses, as of dual-stack sockets, become
+/// IPv4; IPv4 becomes IPv6 only if the families differ.
+fn in_one_family(addresses: &Addresses) -> (IpAddr, IpAddr) {
+    let canonical = |address: SocketAddr| address.ip().to_canonical();
     match (canonical(addresses.source), canonical(addresses.destination)) {
         (source, destination) if source.is_ipv4() == destination.is_ipv4() => (source, destination),
-        (source, destination) => (mapped(source).into(), mapped(destination).into()),
+        (source, destination) => (to_ipv6(source).into(), to_ipv6(destination).into()),
     }
 }
 
-fn mapped(ip: IpAddr) -> Ipv6Addr {
+fn to_ipv6(ip: IpAddr) -> Ipv6Addr {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
         IpAddr::V6(ip) => ip,
@@ -358,19 +358,19 @@ mod tests {
             for short in 0..length {
                 prop_assert_eq!(read(&bytes[..short]), Ok(None));
             }
-            let Header::Proxied(there) = read_header else { panic!("no addresses") };
+            let Header::Proxied(parsed) = read_header else { panic!("no addresses") };
             let same = |a: SocketAddr, b: SocketAddr| {
                 (a.ip().to_canonical(), a.port()) == (b.ip().to_canonical(), b.port())
             };
-            prop_assert!(same(there.source, source) && same(there.destination, destination));
+            prop_assert!(same(parsed.source, source) && same(parsed.destination, destination));
         }
 
         #[test]
         fn a_prefix_of_a_header_needs_more_bytes(
             bytes in prop::collection::vec(any::<u8>(), 0..300),
-            how in 0u8..3,
+            start in 0u8..3,
         ) {
-            let bytes = match how {
+            let bytes = match start {
                 0 => bytes,
                 1 => [&b"PROXY "[..], &bytes].concat(),
                 _ => [&SIGNATURE[..], &[0x21], &bytes].concat(),

@@ -37,8 +37,8 @@ pub(crate) struct Completion {
     pub(crate) upgraded: bool,
     /// The request's body, which may still be in transit.
     pub(crate) upload: Progress,
-    /// How long that body may stand still once the response is whole: for want of the client, and of
-    /// the server.
+    /// How long that body may stall after the end of the response: while it waits for the client,
+    /// and for the server.
     pub(crate) upload_limits: (Duration, Duration),
 }
 
@@ -49,7 +49,7 @@ impl ResponseBody {
         // An upgraded connection lasts until it is dropped.
         let tunnel = response.completion.as_ref().is_some_and(|completion| completion.upgraded);
         if response.body.is_end_stream() && !tunnel {
-            response.end(BodyEnd::Whole);
+            response.end(BodyEnd::Complete);
         }
         response
     }
@@ -60,17 +60,17 @@ impl ResponseBody {
         }
     }
 
-    /// The end of a body that is not complete. Its connection ends too if the client does not send the
-    /// rest of its request.
-    fn broken(&self) -> BodyEnd {
+    /// Classifies an incomplete response. It also ends early if the client ends its request
+    /// prematurely.
+    fn broken_end(&self) -> BodyEnd {
         match &self.completion {
             Some(completion) if completion.upload.is_broken() => BodyEnd::Abandoned,
             _ => BodyEnd::Broken,
         }
     }
 
-    /// The end of a body that stands still. The server may wait for the rest of the request.
-    fn stalled(&self) -> BodyEnd {
+    /// Classifies a stalled response. The server may be waiting for the rest of the request.
+    fn stalled_end(&self) -> BodyEnd {
         match &self.completion {
             Some(completion) if completion.upload.waits_for_client() => BodyEnd::Abandoned,
             _ => BodyEnd::Stalled,
@@ -109,14 +109,14 @@ impl http_body::Body for ResponseBody {
             {
                 permit.server().cache.discard(stream);
             }
-            this.end(this.stalled());
+            this.end(this.stalled_end());
             return Poll::Ready(Some(Err(Stalled(this.limit).into())));
         };
         this.waiting = false;
         match &frame {
-            Some(Err(_)) => this.end(this.broken()),
-            None => this.end(BodyEnd::Whole),
-            Some(Ok(_)) if this.body.is_end_stream() => this.end(BodyEnd::Whole),
+            Some(Err(_)) => this.end(this.broken_end()),
+            None => this.end(BodyEnd::Complete),
+            Some(Ok(_)) if this.body.is_end_stream() => this.end(BodyEnd::Complete),
             Some(Ok(_)) => {}
         }
         Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)))
@@ -133,8 +133,8 @@ impl http_body::Body for ResponseBody {
 
 impl Drop for ResponseBody {
     fn drop(&mut self) {
-        let whole = self.body.is_end_stream();
-        self.end(if whole { BodyEnd::Whole } else { BodyEnd::Abandoned });
+        let complete = self.body.is_end_stream();
+        self.end(if complete { BodyEnd::Complete } else { BodyEnd::Abandoned });
     }
 }
 
@@ -143,13 +143,13 @@ impl Completion {
         self.permit.body_ended(end);
         let Self { permit, upload, upload_limits: limits, .. } = self;
         match self.sender {
-            Sender::Http1(connection, owner) if end == BodyEnd::Whole && !self.upgraded => {
+            Sender::Http1(connection, owner) if end == BodyEnd::Complete && !self.upgraded => {
                 return_to_cache(permit, connection, owner, upload, limits);
             }
-            Sender::Http2(_, stream) if end == BodyEnd::Whole && upload.is_running() => {
+            Sender::Http2(_, stream) if end == BodyEnd::Complete && upload.is_running() => {
                 end_upload((permit, stream), upload, limits);
             }
-            // The connection is of no further use.
+            // The connection cannot be reused.
             Sender::Http1(..) => upload.abandon(),
             // Each stream ends by itself.
             Sender::Http2(..) => upload.abandon(),
@@ -157,8 +157,7 @@ impl Completion {
     }
 }
 
-/// Returns a connection to the cache once it is ready for the next request, which is mostly at
-/// once.
+/// Returns a connection to the cache once it is ready for the next request, usually at once.
 fn return_to_cache(
     permit: Permit,
     mut connection: Http1,
@@ -171,14 +170,15 @@ fn return_to_cache(
     }
     let shared = Arc::downgrade(&permit.shared);
     let index = permit.index;
-    // The rest of a request's body holds its permit, or clients could hold any number of connections.
+    // A request keeps its permit until its body has ended. Otherwise clients could hold any number
+    // of connections.
     let permit = upload.is_running().then_some(permit);
     let Ok(runtime) = Handle::try_current() else { return connection.abort() };
     runtime.spawn(async move {
-        upload.note();
+        upload.touch();
         let ready = tokio::select! {
             ready = connection.ready() => ready.is_ok(),
-            () = upload.stands_still(limits.0, limits.1) => return connection.abort(),
+            () = upload.stalled_for_limits(limits.0, limits.1) => return connection.abort(),
         };
         if ready && let Some(shared) = shared.upgrade() {
             shared.return_to_cache(index, connection, owner);
@@ -187,15 +187,15 @@ fn return_to_cache(
     });
 }
 
-/// Keeps what an upload over HTTP/2 holds until the upload has ended. RFC 9113 section 8.1: the rest
-/// of an upload may be given up once the response is whole.
+/// Keeps the permit and the stream of an HTTP/2 upload until it has ended. RFC 9113 section 8.1:
+/// the rest of an upload may be abandoned once the response is complete.
 fn end_upload(held: (Permit, Stream), upload: Progress, limits: (Duration, Duration)) {
     let Ok(runtime) = Handle::try_current() else { return upload.abandon() };
     runtime.spawn(async move {
-        upload.note();
+        upload.touch();
         tokio::select! {
             () = upload.ended() => {}
-            () = upload.stands_still(limits.0, limits.1) => upload.abandon(),
+            () = upload.stalled_for_limits(limits.0, limits.1) => upload.abandon(),
         }
         drop(held);
     });

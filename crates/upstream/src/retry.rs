@@ -34,19 +34,19 @@ pub(crate) enum RetryDecision {
     Elsewhere,
 }
 
-/// When a request of which bytes were sent can be sent again.
+/// When a request can be sent again although bytes of it were sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeatable {
     /// Never: it has a body, which is not buffered, or starts a tunnel.
     Never,
     /// If the server has certainly not processed it.
     Unprocessed,
-    /// Although it may have been executed: its method is safe (RFC 9110 section 9.2.1).
+    /// Even if it may have been executed: its method is safe (RFC 9110 section 9.2.1).
     Always,
 }
 
 impl Repeatable {
-    /// `empty`: it has no body.
+    /// `empty`: the request has no body.
     pub(crate) fn of(head: &request::Parts, empty: bool) -> Self {
         match head.method.is_safe() {
             _ if !empty || head.headers.contains_key(header::UPGRADE) => Self::Never,
@@ -67,7 +67,7 @@ impl Repeatable {
 /// Decides about a retry. `unsent`: certainly no byte of the request was sent. `attempts` of
 /// `max_attempts` have failed, not counting stale connections; `stale`: whether there was a stale
 /// connection before.
-pub(crate) fn again(
+pub(crate) fn decide(
     failure: Failure,
     unsent: bool,
     repeatable: Repeatable,
@@ -93,26 +93,26 @@ pub(crate) struct Budget {
     percent: u64,
     max: u64,
     /// In hundredths of a retry.
-    left: u64,
+    available: u64,
 }
 
 impl Budget {
     /// Full at the start.
     pub(crate) fn new(rule: &RetryRule) -> Self {
         let max = u64::from(rule.burst) * 100;
-        Self { percent: rule.percent.into(), max, left: max }
+        Self { percent: rule.percent.into(), max, available: max }
     }
 
     /// Adds the share of a new request.
     pub(crate) fn deposit(&mut self) {
-        self.left = (self.left + self.percent).min(self.max);
+        self.available = (self.available + self.percent).min(self.max);
     }
 
     /// Takes a retry out of the budget; returns whether there was one.
     pub(crate) fn withdraw(&mut self) -> bool {
-        match self.left.checked_sub(100) {
-            Some(left) => {
-                self.left = left;
+        match self.available.checked_sub(100) {
+            Some(available) => {
+                self.available = available;
                 true
             }
             None => false,
@@ -170,7 +170,7 @@ mod tests {
             attempts in 0u32..4,
             stale: bool,
         ) {
-            let decision = |repeatable| again(failure, false, repeatable, attempts, 3, stale);
+            let decision = |repeatable| decide(failure, false, repeatable, attempts, 3, stale);
             prop_assert_eq!(decision(Repeatable::Never), RetryDecision::No);
             if failure != Failure::Refused {
                 prop_assert_eq!(decision(Repeatable::Unprocessed), RetryDecision::No);
@@ -178,26 +178,29 @@ mod tests {
         }
 
         #[test]
-        fn rfc9113_8_7_what_the_server_has_not_processed_is_repeated(
+        fn rfc9113_8_7_unprocessed_requests_are_repeated(
             safe: bool,
             attempts in 1u32..3,
             stale: bool,
         ) {
             let repeatable = if safe { Repeatable::Always } else { Repeatable::Unprocessed };
-            let decision = again(Failure::Refused, false, repeatable, attempts, 3, stale);
+            let decision = decide(Failure::Refused, false, repeatable, attempts, 3, stale);
             prop_assert_eq!(decision, RetryDecision::Elsewhere);
         }
 
         #[test]
-        fn the_tries_have_an_end(failures in prop::collection::vec((failure(), any::<bool>()), 50)) {
+        fn the_number_of_attempts_is_limited(
+            failures in prop::collection::vec((failure(), any::<bool>()), 50),
+        ) {
             let (mut attempts, mut stale) = (0, false);
             let sent = failures
                 .into_iter()
                 .take_while(|(failure, unsent)| {
                     attempts += u32::from(*failure != Failure::Stale || stale);
-                    let again = again(*failure, *unsent, Repeatable::Always, attempts, 3, stale);
+                    let repeatable = Repeatable::Always;
+                    let decision = decide(*failure, *unsent, repeatable, attempts, 3, stale);
                     stale |= *failure == Failure::Stale;
-                    again != RetryDecision::No
+                    decision != RetryDecision::No
                 })
                 .count();
             prop_assert!(sent <= 3);
@@ -206,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_more_than_the_burst_and_the_share(
+        fn retries_never_exceed_the_burst_and_the_share(
             events in prop::collection::vec(any::<bool>(), 0..2000),
             percent in 0u32..100,
             burst in 0u32..50,
@@ -226,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_spent_comes_back_with_requests() {
+    fn requests_refill_the_budget() {
         let mut budget = Budget::new(&RetryRule { tries: 2, percent: 20, burst: 1 });
         assert!(budget.withdraw());
         (0..4).for_each(|_| budget.deposit());

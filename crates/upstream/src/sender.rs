@@ -26,7 +26,7 @@ pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
-/// A connection for the HTTP library.
+/// A byte stream with hyper's I/O traits.
 pub(crate) type Io = TokioIo<Box<dyn ByteStream>>;
 
 /// A connection with room for one request.
@@ -36,7 +36,7 @@ pub(crate) enum Sender {
     Http2(http2::SendRequest<Upload>, Stream),
 }
 
-/// A connection of HTTP/1.1.
+/// An HTTP/1.1 connection.
 pub(crate) struct Http1 {
     sender: http1::SendRequest<Upload>,
     task: AbortHandle,
@@ -63,7 +63,8 @@ impl Http1 {
         self.sender.ready().await
     }
 
-    /// Closes the connection at once. Without it, a dropped connection first ends what it sends.
+    /// Closes the connection at once. A connection that is only dropped first sends the whole
+    /// request.
     pub(crate) fn abort(self) {
         self.task.abort();
     }
@@ -110,37 +111,37 @@ pub(crate) async fn http2(io: Io) -> hyper::Result<(http2::SendRequest<Upload>, 
         .keep_alive_timeout(PING_TIMEOUT)
         .handshake(io)
         .await?;
-    let allowed = Arc::new(AtomicUsize::new(connection.current_max_send_streams()));
-    let noted = allowed.clone();
-    let (mut requests, mut socket) = (Some(connection), spawner.take_first());
+    let max_streams = Arc::new(AtomicUsize::new(connection.current_max_send_streams()));
+    let max_streams_writer = max_streams.clone();
+    let (mut request_task, mut socket_task) = (Some(connection), spawner.take_first());
     tokio::spawn(poll_fn(move |cx| {
-        if let Some(running) = &mut requests
+        if let Some(running) = &mut request_task
             && let Poll::Ready(ended) = Pin::new(running).poll(cx)
         {
             if let Err(error) = ended {
                 debug!("a connection to an upstream ended: {error}");
             }
-            requests = None;
+            request_task = None;
         }
-        // After the requests, so that it finds them to write.
-        if socket.as_mut().is_some_and(|socket| socket.as_mut().poll(cx).is_ready()) {
-            // Its end, which it reports when it is dropped, ends the requests too.
-            socket = None;
+        // Polled after the requests, so that it writes them at once.
+        if socket_task.as_mut().is_some_and(|task| task.as_mut().poll(cx).is_ready()) {
+            // The dropped task reports its end, which ends the requests too.
+            socket_task = None;
         }
-        if let Some(running) = &requests {
-            noted.store(running.current_max_send_streams(), Ordering::Relaxed);
+        if let Some(running) = &request_task {
+            max_streams_writer.store(running.current_max_send_streams(), Ordering::Relaxed);
         }
-        match (&requests, &socket) {
+        match (&request_task, &socket_task) {
             (None, None) => Poll::Ready(()),
             _ => Poll::Pending,
         }
     }));
-    Ok((sender, allowed))
+    Ok((sender, max_streams))
 }
 
 /// Spawns the tasks of an HTTP/2 connection, except the first, which reads and writes the socket.
 ///
-/// That one runs in the task that starts the requests. On two threads, the library could start a
+/// The first task runs in the task that starts the requests. On two threads, hyper could start a
 /// request, read a GOAWAY that permits it, and report it as not processed although it was sent.
 #[derive(Clone, Default)]
 struct Spawner(Arc<OnceLock<Mutex<Option<Task>>>>);
@@ -163,17 +164,17 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for Spawner
     }
 }
 
-/// Classifies an error. `cache`: the connection was reused.
-pub(crate) fn failure(error: &hyper::Error, cache: bool) -> Failure {
+/// Classifies an error. `reused`: whether the connection was reused.
+pub(crate) fn failure(error: &hyper::Error, reused: bool) -> Failure {
     match h2_error(error) {
         Some(h2) if is_unprocessed(h2) => Failure::Refused,
-        None if cache && ended(error) => Failure::Stale,
+        None if reused && is_connection_end(error) => Failure::Stale,
         _ if error.is_canceled() => Failure::Stale,
         _ => Failure::Broken,
     }
 }
 
-/// RFC 9113 section 8.7: refused, or above what a GOAWAY says is processed.
+/// RFC 9113 section 8.7: the stream was refused, or is above the last stream ID of a GOAWAY.
 fn is_unprocessed(error: &h2::Error) -> bool {
     let reason = error.reason();
     error.is_remote()
@@ -182,8 +183,8 @@ fn is_unprocessed(error: &h2::Error) -> bool {
 }
 
 /// Returns whether the connection ended without any invalid bytes.
-fn ended(error: &hyper::Error) -> bool {
-    let broken = |error: &io::Error| {
+fn is_connection_end(error: &hyper::Error) -> bool {
+    let closed = |error: &io::Error| {
         matches!(
             error.kind(),
             io::ErrorKind::ConnectionReset
@@ -195,23 +196,23 @@ fn ended(error: &hyper::Error) -> bool {
     };
     error.is_incomplete_message()
         || error.is_closed()
-        || error.source().and_then(|error| error.downcast_ref()).is_some_and(broken)
+        || error.source().and_then(|error| error.downcast_ref()).is_some_and(closed)
 }
 
 fn h2_error(error: &hyper::Error) -> Option<&h2::Error> {
     error.source()?.downcast_ref()
 }
 
-/// A connection to a peer that disappeared is closed within the sum of both.
+/// A connection to an unreachable peer is closed within the sum of both.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Maximum size of a response head: the library's default for HTTP/1.1. That for HTTP/2 is 16 KiB,
-/// which long cookies and policies exceed.
+/// Maximum size of a response head: hyper's default for HTTP/1.1. Its default for HTTP/2 is 16 KiB,
+/// which long cookies and security policies exceed.
 const MAX_HEAD_BYTES: usize = 408 << 10;
 
-/// Maximum number of fields in a response head over HTTP/1.1. The library's default is 100, which
-/// many cookies exceed. It allocates memory for all of them with each response.
+/// Maximum number of fields in a response head over HTTP/1.1. hyper's default is 100, which
+/// responses with many cookies exceed. hyper allocates memory for all fields with each response.
 const MAX_HEAD_FIELDS: usize = 256;
 
 #[cfg(test)]

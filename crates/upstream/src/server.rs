@@ -26,12 +26,12 @@ pub(crate) struct Server {
     pub(crate) cache: ConnectionCache,
     pub(crate) connections: AtomicU64,
     connector: Option<Connector>,
-    /// Held while a task opens an HTTP/2 connection, so that others share it: by owner, but for rare
-    /// collisions. The value is when the last one timed out.
+    /// Held while a task opens an HTTP/2 connection, so that other requests of its owner share it.
+    /// Different owners seldom share a slot. The value is when opening last timed out.
     opening: [Mutex<Option<Instant>>; OPENING_SLOTS],
 }
 
-/// The first is for connections without an owner.
+/// The first slot is for connections without an owner.
 const OPENING_SLOTS: usize = 32;
 
 /// A connection for a request.
@@ -98,10 +98,10 @@ impl Server {
         fresh: bool,
     ) -> io::Result<Checkout> {
         let started = Instant::now();
-        // The wait is no failure of the server, which may permit few requests on each connection.
+        // A timeout here is no failure of the server, which may permit few requests per connection.
         let opening = self.opening(owner).lock();
         let mut opening = timeout(config.connect_timeout, opening).await.ok();
-        // Those that waited for it would wait as long again, one after the other.
+        // Otherwise the waiting tasks would time out one after the other.
         if opening.as_deref().copied().flatten().is_some_and(|timed_out| timed_out >= started) {
             return Err(timed_out(config));
         }
@@ -109,10 +109,10 @@ impl Server {
             return Ok(Checkout { sender, connected: Some(started.elapsed()) });
         }
         let opened = self.open(config, owner).await;
-        if let (Err(error), Some(last)) = (&opened, &mut opening)
+        if let (Err(error), Some(last_timeout)) = (&opened, &mut opening)
             && error.kind() == io::ErrorKind::TimedOut
         {
-            **last = Some(Instant::now());
+            **last_timeout = Some(Instant::now());
         }
         opened
     }
@@ -138,9 +138,9 @@ impl Server {
     async fn open_http2(&self, config: &PoolConfig, owner: Owner) -> io::Result<Checkout> {
         let started = Instant::now();
         let io = self.connect(config.proxy_protocol, owner).await?;
-        let (sender, allowed) = sender::http2(io).await.map_err(io::Error::other)?;
+        let (sender, max_streams) = sender::http2(io).await.map_err(io::Error::other)?;
         let max = config.idle_connections;
-        let stream = self.cache.add_shared(sender.clone(), allowed, owner, max, Instant::now());
+        let stream = self.cache.add_shared(sender.clone(), max_streams, owner, max, Instant::now());
         Ok(Checkout { sender: Sender::Http2(sender, stream), connected: Some(started.elapsed()) })
     }
 
@@ -187,8 +187,8 @@ pub(crate) async fn connect(
         (ServerAddress::Unix(path), _) => unix(path, header).await?,
         (ServerAddress::Tcp { host, port, tls: true }, Some(connector)) => {
             let tcp = Socket::new(tcp(host, *port, header).await?);
-            let offer = ConnectOptions { host: host.clone(), ..ConnectOptions::default() };
-            let stream = TlsStream::connect(connector, tcp, &offer).await;
+            let options = ConnectOptions { host: host.clone(), ..ConnectOptions::default() };
+            let stream = TlsStream::connect(connector, tcp, &options).await;
             Box::new(stream.map_err(|error| io::Error::other(error.to_string()))?)
         }
         (ServerAddress::Tcp { host, port, .. }, _) => {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connections_of_clients_do_not_wait_for_those_of_others() {
+    async fn opening_a_connection_does_not_wait_for_other_clients() {
         let (_listener, server, config) = server(Duration::from_secs(60));
         let _opening = server.opening(None).lock().await;
         let destination = ([192, 0, 2, 9], 443).into();
@@ -256,9 +256,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rfc9113_9_1_requests_of_a_client_at_once_share_a_connection() {
+    async fn rfc9113_9_1_concurrent_requests_of_a_client_share_a_connection() {
         let (listener, server, config) = server(Duration::from_secs(60));
-        // An empty SETTINGS frame, whose limit of streams is none.
+        // An empty SETTINGS frame: no limit of concurrent streams.
         std::thread::spawn(move || {
             let mut accepted = Vec::new();
             while let Ok((mut connection, _)) = listener.accept() {
@@ -289,7 +289,7 @@ mod tests {
         };
         let (result, ()) = tokio::join!(waiting, timing_out);
         assert_eq!(result.err().map(|error| error.kind()), Some(io::ErrorKind::TimedOut));
-        // It is over, and the next one tries again.
+        // The next request opens a connection again.
         server.connection(&config, None, false).await.unwrap();
     }
 }

@@ -45,7 +45,7 @@ pub(crate) struct ServerList {
     members: Vec<ServerState>,
     budget: Budget,
     next_server: usize,
-    /// Requests that were sent again, and those that the budget did not allow to be.
+    /// Retries, and those that the budget denied.
     pub(crate) retries: u64,
     pub(crate) retries_denied: u64,
 }
@@ -60,16 +60,16 @@ pub(crate) struct ServerState {
 /// The attempts of one request so far.
 #[derive(Default)]
 pub(crate) struct AttemptHistory {
-    /// Servers on which it has failed.
+    /// Servers on which the request has failed.
     tried: Vec<usize>,
     /// Failed attempts, not counting stale connections.
     attempts: u32,
-    /// Whether an attempt failed on a stale connection, or the only server refused it on one.
+    /// Whether an attempt failed on a stale connection, or was refused by the only server.
     stale: bool,
 }
 
 impl AttemptHistory {
-    /// Returns whether there are servers that do not get the request again.
+    /// Returns whether some servers do not get the request again.
     pub(crate) fn excludes_servers(&self) -> bool {
         !self.tried.is_empty()
     }
@@ -81,8 +81,8 @@ pub(crate) type Change = (ServerHealth, ServerHealth);
 /// How a response's body ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyEnd {
-    /// It is complete.
-    Whole,
+    /// The body is complete.
+    Complete,
     /// The server ended it early.
     Broken,
     /// It stalled.
@@ -120,7 +120,7 @@ impl ServerList {
     }
 
     /// Counts a new request for the retry budget.
-    pub(crate) fn start(&mut self) {
+    pub(crate) fn count_request(&mut self) {
         self.budget.deposit();
     }
 
@@ -137,7 +137,7 @@ impl ServerList {
             .collect();
         let pick = balance::pick(self.balance, &candidates, self.next_server);
         if let Pick::Server(index) = pick {
-            // Behind the chosen one: a server that cannot be used does not give its successor a turn.
+            // Behind the chosen server: the successor of an unusable server gets no extra turns.
             self.next_server = index + 1;
             let member = &mut self.members[index];
             member.in_flight += 1;
@@ -158,10 +158,10 @@ impl ServerList {
     pub(crate) fn responded(&mut self, index: usize, status: StatusCode, now: Instant) -> Change {
         let class = usize::from(status.as_u16() / 100).clamp(1, 5) - 1;
         self.members[index].totals.responses[class] += 1;
-        self.judge(index, now, |health| health.succeeded(now))
+        self.update_health(index, now, |health| health.succeeded(now))
     }
 
-    /// A request has failed, for which the server was chosen at `picked`.
+    /// A request has failed, whose server was chosen at `picked`.
     pub(crate) fn failed(
         &mut self,
         index: usize,
@@ -178,14 +178,14 @@ impl ServerList {
             Failure::Timeout => &mut totals.timeouts,
             Failure::Client => &mut totals.abandoned,
         } += 1;
-        self.judge(index, now, |health| match failure {
-            // None of them is evidence against the server.
+        self.update_health(index, now, |health| match failure {
+            // Not evidence against the server.
             Failure::Stale | Failure::Refused | Failure::Client => {}
             Failure::Connect | Failure::Broken | Failure::Timeout => health.failed(picked, now),
         })
     }
 
-    /// The body of a response has ended, for whose request the server was chosen at `picked`.
+    /// The body of a response has ended, whose server was chosen at `picked`.
     pub(crate) fn body_ended(
         &mut self,
         index: usize,
@@ -195,25 +195,25 @@ impl ServerList {
     ) -> Change {
         let totals = &mut self.members[index].totals;
         match end {
-            BodyEnd::Whole => {}
+            BodyEnd::Complete => {}
             BodyEnd::Broken => totals.bodies_broken += 1,
             BodyEnd::Stalled => totals.bodies_stalled += 1,
             BodyEnd::Abandoned => totals.abandoned += 1,
         }
-        self.judge(index, now, |health| match end {
-            BodyEnd::Whole | BodyEnd::Abandoned => {}
+        self.update_health(index, now, |health| match end {
+            BodyEnd::Complete | BodyEnd::Abandoned => {}
             BodyEnd::Broken | BodyEnd::Stalled => health.failed(picked, now),
         })
     }
 
     /// A health check has ended.
     pub(crate) fn checked(&mut self, index: usize, healthy: bool, now: Instant) -> Change {
-        self.judge(index, now, |health| health.checked(healthy, now))
+        self.update_health(index, now, |health| health.checked(healthy, now))
     }
 
-    /// Whether a request that has failed at a server is sent again. `unsent`: see
-    /// [`retry::again`].
-    pub(crate) fn again(
+    /// Decides whether a request that failed on a server is sent again. `unsent`: see
+    /// [`retry::decide`].
+    pub(crate) fn decide_retry(
         &mut self,
         history: &mut AttemptHistory,
         index: usize,
@@ -230,11 +230,11 @@ impl ServerList {
             history.attempts += 1;
         }
         let attempts = history.attempts;
-        let mut again =
-            retry::again(failure, unsent, repeatable, attempts, self.max_attempts, was_stale);
-        if again == RetryDecision::Elsewhere && !self.has_other(history, now) {
-            again = match failure {
-                // It may be about its connection only, as a GOAWAY is (RFC 9113 section 6.8).
+        let mut decision =
+            retry::decide(failure, unsent, repeatable, attempts, self.max_attempts, was_stale);
+        if decision == RetryDecision::Elsewhere && !self.has_untried_server(history, now) {
+            decision = match failure {
+                // It may concern only the connection, as a GOAWAY does (RFC 9113 section 6.8).
                 Failure::Refused if !was_stale => {
                     history.stale = true;
                     history.tried.retain(|tried| *tried != index);
@@ -243,24 +243,29 @@ impl ServerList {
                 _ => RetryDecision::No,
             };
         }
-        let is_free = failure == Failure::Stale && again == RetryDecision::Fresh;
-        if again != RetryDecision::No && !is_free && !self.budget.withdraw() {
+        let is_free = failure == Failure::Stale && decision == RetryDecision::Fresh;
+        if decision != RetryDecision::No && !is_free && !self.budget.withdraw() {
             self.retries_denied += 1;
             return RetryDecision::No;
         }
-        self.retries += u64::from(again != RetryDecision::No);
-        again
+        self.retries += u64::from(decision != RetryDecision::No);
+        decision
     }
 
-    /// Whether there is a server on which the request has not failed.
-    fn has_other(&self, history: &AttemptHistory, now: Instant) -> bool {
+    /// Returns whether a server that is not down has not been tried.
+    fn has_untried_server(&self, history: &AttemptHistory, now: Instant) -> bool {
         let mut members = self.members.iter().enumerate();
         members.any(|(index, member)| {
             !history.tried.contains(&index) && member.health.state(now) != ServerHealth::Down
         })
     }
 
-    fn judge(&mut self, index: usize, now: Instant, event: impl FnOnce(&mut Health)) -> Change {
+    fn update_health(
+        &mut self,
+        index: usize,
+        now: Instant,
+        event: impl FnOnce(&mut Health),
+    ) -> Change {
         let health = &mut self.members[index].health;
         let before = health.state(now);
         event(health);
@@ -282,11 +287,11 @@ mod tests {
         ServerList::new(&PoolConfig { retry, ..PoolConfig::new(servers) }, now)
     }
 
-    /// Sends a request to the end. Who is dead refuses the connection. How often it was sent, and
-    /// whether it succeeded.
+    /// Sends a request with its retries. Dead servers refuse the connection. Returns the number of
+    /// attempts, and whether the last one succeeded.
     fn send(server_list: &mut ServerList, dead: &[bool], now: Instant) -> (u32, bool) {
         let mut history = AttemptHistory::default();
-        server_list.start();
+        server_list.count_request();
         for sent in 1.. {
             let Pick::Server(index) = server_list.pick(&history, now) else {
                 return (sent - 1, false);
@@ -298,8 +303,9 @@ mod tests {
             }
             server_list.failed(index, now, Failure::Connect, now);
             let (failure, repeatable) = (Failure::Connect, Repeatable::Never);
-            let again = server_list.again(&mut history, index, failure, true, repeatable, now);
-            if again == RetryDecision::No {
+            let decision =
+                server_list.decide_retry(&mut history, index, failure, true, repeatable, now);
+            if decision == RetryDecision::No {
                 return (sent, false);
             }
         }
@@ -313,16 +319,16 @@ mod tests {
         ) {
             let mut now = Instant::now();
             let mut server_list = server_list(2, RetryRule { burst: 300, ..RetryRule::default() }, now);
-            for (who, wait) in events {
+            for (dead_server, wait) in events {
                 now += Duration::from_millis(wait);
-                let dead = [who == 0, who == 1];
+                let dead = [dead_server == 0, dead_server == 1];
                 prop_assert!(send(&mut server_list, &dead, now).1, "{dead:?}");
             }
             prop_assert!(server_list.members().iter().all(|member| member.in_flight == 0));
         }
 
         #[test]
-        fn a_dead_pool_is_sent_its_share_more_and_no_multiple(
+        fn retries_to_a_dead_pool_stay_within_the_budget(
             requests in 1u32..400,
             percent in 0u32..50,
             burst in 0u32..20,
@@ -343,8 +349,7 @@ mod tests {
                 assert!(send(&mut server_list, &[true, false], now + Duration::from_secs(second)).1)
             });
         }
-        // Three to notice, then after 1, 2, 4, 8, 16 and 32 s once each: a trial is as long as it
-        // takes, so a second more or less.
+        // Three failures eject the server; trials follow after 1, 2, 4, 8, 16 and 32 s.
         assert!(
             server_list.members()[0].totals.requests <= 3 + 6,
             "{:?}",
@@ -361,7 +366,7 @@ mod tests {
         for _ in 0..3 {
             server_list.failed(index, start, Failure::Connect, start);
         }
-        // Its stream from before goes on.
+        // The stream from before the ejection continues.
         server_list.balance = Balance::RoundRobin;
         let trial = start + Duration::from_secs(1);
         for _ in 0..2 {
@@ -376,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn in_turn_all_usable_servers_get_the_same_share() {
+    fn round_robin_gives_usable_servers_the_same_share() {
         let now = Instant::now();
         let mut server_list = server_list(3, RetryRule::default(), now);
         server_list.balance = Balance::RoundRobin;
@@ -391,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_without_another_server_is_neither_counted_nor_paid() {
+    fn a_retry_without_another_server_is_not_counted_and_costs_no_budget() {
         let now = Instant::now();
         let rule = RetryRule { tries: 3, percent: 0, burst: 1 };
         let mut server_list = server_list(2, rule, now);
@@ -407,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc9113_8_7_the_only_server_gets_what_it_refused_once_more() {
+    fn rfc9113_8_7_the_only_server_gets_a_refused_request_once_more() {
         let now = Instant::now();
         for (failure, first) in [
             (Failure::Refused, RetryDecision::Fresh),
@@ -419,7 +424,7 @@ mod tests {
             let mut again = || {
                 let Pick::Server(0) = server_list.pick(&history, now) else { panic!("no server") };
                 let repeatable = Repeatable::Always;
-                server_list.again(&mut history, 0, failure, false, repeatable, now)
+                server_list.decide_retry(&mut history, 0, failure, false, repeatable, now)
             };
             assert_eq!(again(), first, "{failure:?}");
             if first == RetryDecision::Fresh {
@@ -430,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_above_the_room_wait() {
+    fn requests_above_the_limit_of_all_servers_wait() {
         let now = Instant::now();
         let servers = vec!["http://localhost:1".parse().unwrap(); 2];
         let config = PoolConfig { requests: 1, ..PoolConfig::new(servers) };

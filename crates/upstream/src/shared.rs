@@ -21,14 +21,14 @@ use crate::{PoolConfig, PoolError, SendError, ServerHealth};
 pub(crate) struct Shared {
     pub(crate) name: String,
     pub(crate) config: PoolConfig,
-    /// The content of the file of authorities when the pool was made.
+    /// The content of the file of certificate authorities when the pool was created.
     authorities: Option<Vec<u8>>,
     pub(crate) servers: Vec<Server>,
     server_list: Mutex<ServerList>,
-    /// Notified when a request ends: one of the requests in the queue, which all can use the capacity.
+    /// Wakes one request in the queue when another one ends: each can use the capacity.
     capacity_freed: Notify,
-    /// Notified too: all requests in the queue that have failed on a server. They may be unable to
-    /// use the capacity, and must not take the place of one that can.
+    /// Wakes all requests in the queue that have failed on a server. They may be unable to use the
+    /// capacity, and must not take the place of one that can.
     capacity_freed_for_retries: Notify,
     waiting: AtomicUsize,
     rejected: AtomicU64,
@@ -39,7 +39,8 @@ pub(crate) struct Shared {
     predecessor: Mutex<Option<Arc<Shared>>>,
 }
 
-/// The file of authorities; `None` if there is none, or it cannot be read.
+/// Reads the file of certificate authorities. Returns `None` if there is none, or if it cannot be
+/// read.
 fn read_authorities(config: &PoolConfig) -> Option<Vec<u8>> {
     config.ca.as_ref().and_then(|path| std::fs::read(path).ok())
 }
@@ -53,7 +54,7 @@ pub(crate) struct Permit {
 }
 
 impl Shared {
-    /// `predecessor`: the pool that it replaces when it starts.
+    /// `predecessor`: the pool that this one replaces when it starts.
     ///
     /// # Errors
     /// As [`crate::Pool::new`].
@@ -89,29 +90,31 @@ impl Shared {
         })
     }
 
-    /// Returns whether a pool with this configuration, made now, would be equal.
+    /// Returns whether a new pool with this configuration would equal this one.
     pub(crate) fn is_current(&self, config: &PoolConfig) -> bool {
         self.config == *config && self.authorities == read_authorities(config)
     }
 
-    /// Returns true for the first caller.
-    pub(crate) fn starts(&self) -> bool {
+    /// Returns whether this is the first call.
+    pub(crate) fn mark_started(&self) -> bool {
         !self.started.swap(true, Ordering::Relaxed)
     }
 
-    /// Retires the pool that this one replaces, and continues its counters, which must not go back.
-    /// Requests in flight there count no further.
+    /// Retires the pool that this one replaces, and continues its counters, which must not
+    /// decrease. Requests in flight there are not counted any further.
     pub(crate) fn replace_predecessor(&self) {
-        let before = self.predecessor.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(before) = before else { return };
-        before.retired.store(true, Ordering::Relaxed);
-        self.rejected.store(before.rejected.load(Ordering::Relaxed), Ordering::Relaxed);
-        let (old, mut new) = (before.lock(), self.lock());
+        let predecessor = self.predecessor.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(predecessor) = predecessor else { return };
+        predecessor.retired.store(true, Ordering::Relaxed);
+        self.rejected.store(predecessor.rejected.load(Ordering::Relaxed), Ordering::Relaxed);
+        let (old, mut new) = (predecessor.lock(), self.lock());
         (new.retries, new.retries_denied) = (old.retries, old.retries_denied);
         for (index, server) in self.servers.iter().enumerate() {
-            let mut others = before.servers.iter().zip(old.members());
-            if let Some((same, member)) = others.find(|(one, _)| one.address == server.address) {
-                let connections = same.connections.load(Ordering::Relaxed);
+            let mut old_servers = predecessor.servers.iter().zip(old.members());
+            if let Some((old_server, member)) =
+                old_servers.find(|(old_server, _)| old_server.address == server.address)
+            {
+                let connections = old_server.connections.load(Ordering::Relaxed);
                 server.connections.store(connections, Ordering::Relaxed);
                 new.continue_totals(index, member.totals.clone());
             }
@@ -136,8 +139,8 @@ impl Shared {
                 Pick::Full => None,
             }
         };
-        if let Some(picked) = pick(self) {
-            return picked;
+        if let Some(result) = pick(self) {
+            return result;
         }
         let _waiting = QueuedRequest::start(&self.waiting);
         let freed = match history.excludes_servers() {
@@ -145,30 +148,30 @@ impl Shared {
             false => &self.capacity_freed,
         };
         let limit = self.config.queue_timeout;
-        let found = timeout(limit, async {
+        let result = timeout(limit, async {
             loop {
-                // Before choosing, so that no end of a request is missed after it.
+                // Enabled before choosing, so that no end of a request is missed.
                 let mut freed = pin!(freed.notified());
                 freed.as_mut().enable();
-                if let Some(picked) = pick(self) {
-                    return picked;
+                if let Some(result) = pick(self) {
+                    return result;
                 }
                 freed.await;
             }
         });
-        found.await.unwrap_or_else(|_| {
+        result.await.unwrap_or_else(|_| {
             self.rejected.fetch_add(1, Ordering::Relaxed);
             Err(SendError::Busy(limit))
         })
     }
 
     /// Handles the result of a health check.
-    pub(crate) fn checked(&self, index: usize, found: Result<(), String>) {
-        let change = self.lock().checked(index, found.is_ok(), Instant::now());
+    pub(crate) fn checked(&self, index: usize, result: Result<(), String>) {
+        let change = self.lock().checked(index, result.is_ok(), Instant::now());
         self.log_change(
             index,
             change,
-            found.as_ref().err().map_or("the health check succeeded", String::as_str),
+            result.as_ref().err().map_or("the health check succeeded", String::as_str),
         );
     }
 
@@ -290,7 +293,7 @@ pub struct ServerStatus {
     pub state: ServerHealth,
     /// Time since its health last changed.
     pub unchanged: Duration,
-    /// Requests in flight, until the end of the response body and of the request's.
+    /// Requests in flight, until the ends of the request body and of the response body.
     pub in_flight: usize,
     /// Idle connections of HTTP/1.1, and all connections of HTTP/2.
     pub cached_connections: usize,
@@ -322,14 +325,14 @@ mod tests {
         let _other = shared.permit(&new).await.unwrap();
         let free = first.index;
         let (failure, repeatable) = (Failure::Connect, Repeatable::Never);
-        shared.lock().again(&mut failed, free, failure, true, repeatable, Instant::now());
+        shared.lock().decide_retry(&mut failed, free, failure, true, repeatable, Instant::now());
         let ends = async {
             drop(first);
             pending::<()>().await;
         };
         tokio::select! {
             biased;
-            _ = shared.permit(&failed) => panic!("it gave up, or got the server again"),
+            _ = shared.permit(&failed) => panic!("the failed request gave up or got a server"),
             permit = shared.permit(&new) => assert_eq!(permit.unwrap().index, free),
             () = ends => {}
         }

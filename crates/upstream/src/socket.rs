@@ -1,4 +1,4 @@
-//! A socket to a server that can be read to its end although the server has stopped reading.
+//! A socket that can be read to the end although the server has stopped reading.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,14 +8,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop;
 
 /// A server may respond and close the connection while a request is still being sent; the response
-/// is then in this side's receive buffer, and counts (RFC 9112 section 9.5). The library would give it
-/// up with the first write that fails. So once the peer has closed the connection, writes are
-/// discarded until all is read: a response, or the end of the connection.
+/// is then in this side's receive buffer, and counts (RFC 9112 section 9.5). hyper would lose it at
+/// the first failed write. So once the peer has closed the connection, writes are discarded until
+/// everything is read: a response, or the end of the connection.
 pub(crate) struct Socket<S> {
     stream: S,
     /// Whether the peer has closed the connection.
     closed: bool,
-    /// Whether everything that it sent before has been read.
+    /// Whether everything that the peer sent before has been read.
     ended: bool,
 }
 
@@ -28,12 +28,12 @@ impl<S> Socket<S> {
         if self.ended {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        // The task has to read between writes, which no longer wait for anything.
+        // Discarded writes never wait, so the task must yield to read between them.
         ready!(coop::poll_proceed(cx)).made_progress();
         Poll::Ready(Ok(length))
     }
 
-    /// The result of a write, where `discarded` is that of a write to a closed connection.
+    /// Returns `discarded` instead of the error of a write to a closed connection.
     fn result<T>(&mut self, written: Poll<io::Result<T>>, discarded: T) -> Poll<io::Result<T>> {
         match written {
             Poll::Ready(Err(error)) if is_closed(&error) => {
@@ -59,7 +59,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
         let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buffer));
         if self.closed && buffer.filled().len() == before {
             self.ended = true;
-            // The failed write has taken the error, and an end without it would look complete.
+            // The failed write consumed the error, and an end without one would look complete.
             return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
         }
         Poll::Ready(read)

@@ -12,7 +12,7 @@ use tokio::time::{sleep, sleep_until};
 
 use crate::{Body, BodyError};
 
-/// Shared by the body and the task that waits for its response.
+/// The progress of a request body, shared by the body and the task that waits for the response.
 #[derive(Clone)]
 pub(crate) struct Progress(Arc<Shared>);
 
@@ -23,15 +23,13 @@ struct Shared {
 }
 
 struct State {
-    /// Time of the last progress.
-    last: Instant,
-    /// Whether the body is waiting for the client.
-    client: bool,
+    last_progress: Instant,
+    waits_for_client: bool,
     /// Whether the client ended its body prematurely.
     broken: bool,
-    /// What may still be sent; `None` after its end, and if the rest is not wanted.
+    /// What may still be sent; `None` after the end of the body, or if it was abandoned.
     body: Option<Body>,
-    /// Which attempt sends the body.
+    /// The number of the attempt that sends the body.
     attempt: u32,
     /// Whether a part of the body may still be sent.
     running: bool,
@@ -39,8 +37,8 @@ struct State {
     task: Option<Waker>,
 }
 
-/// A request's body that notes its progress. It is in [`Progress`], so that it can be given up while
-/// the task that sends it waits for the server.
+/// A request body that records its progress. Its content is in [`Progress`], so that it can be
+/// dropped while the task that sends it waits for the server.
 pub(crate) struct Upload {
     progress: Progress,
     attempt: u32,
@@ -49,8 +47,8 @@ pub(crate) struct Upload {
 impl Progress {
     pub(crate) fn new() -> Self {
         let state = State {
-            last: Instant::now(),
-            client: false,
+            last_progress: Instant::now(),
+            waits_for_client: false,
             broken: false,
             body: None,
             attempt: 0,
@@ -60,40 +58,40 @@ impl Progress {
         Self(Arc::new(Shared { state: Mutex::new(state), ended: Notify::new() }))
     }
 
-    /// Notes progress.
-    pub(crate) fn note(&self) {
-        self.lock().last = Instant::now();
+    /// Restarts the time without progress.
+    pub(crate) fn touch(&self) {
+        self.lock().last_progress = Instant::now();
     }
 
     /// Waits until there was no progress for `limit`. Returns whether the client is the cause.
     pub(crate) async fn stalled_for(&self, limit: Duration) -> bool {
         loop {
-            let (last, client) = {
+            let (last_progress, waits_for_client) = {
                 let state = self.lock();
-                (state.last, state.client)
+                (state.last_progress, state.waits_for_client)
             };
-            if last.elapsed() >= limit {
-                return client;
+            if last_progress.elapsed() >= limit {
+                return waits_for_client;
             }
-            sleep_until((last + limit).into()).await;
+            sleep_until((last_progress + limit).into()).await;
         }
     }
 
     /// Waits until there was no progress for `client_limit` if the body waits for the client, and
     /// otherwise for `server_limit`.
-    pub(crate) async fn stands_still(&self, client_limit: Duration, server_limit: Duration) {
+    pub(crate) async fn stalled_for_limits(&self, client_limit: Duration, server_limit: Duration) {
         loop {
-            let (last, client) = {
+            let (last_progress, waits_for_client) = {
                 let state = self.lock();
-                (state.last, state.running && state.client)
+                (state.last_progress, state.running && state.waits_for_client)
             };
-            let limit = if client { client_limit } else { server_limit };
-            let left = limit.saturating_sub(last.elapsed());
-            if left.is_zero() {
+            let limit = if waits_for_client { client_limit } else { server_limit };
+            let remaining = limit.saturating_sub(last_progress.elapsed());
+            if remaining.is_zero() {
                 return;
             }
-            // It may wait for the other side meanwhile.
-            sleep(left.min(client_limit)).await;
+            // The body may wait for the other side meanwhile.
+            sleep(remaining.min(client_limit)).await;
         }
     }
 
@@ -105,7 +103,7 @@ impl Progress {
     /// Returns whether the body waits for the client.
     pub(crate) fn waits_for_client(&self) -> bool {
         let state = self.lock();
-        state.running && state.client
+        state.running && state.waits_for_client
     }
 
     /// Returns whether a part of the body may still be sent.
@@ -116,7 +114,7 @@ impl Progress {
     /// Waits until no further part of the body is sent.
     pub(crate) async fn ended(&self) {
         loop {
-            // Before the check, so that no end is missed after it.
+            // Created before the check, so that no end is missed.
             let ended = self.0.ended.notified();
             if !self.is_running() {
                 return;
@@ -125,8 +123,8 @@ impl Progress {
         }
     }
 
-    /// Gives up the rest of the body: the connection or stream that sends it is reset, unless it
-    /// waits for the server's flow control.
+    /// Drops the rest of the body. The connection or stream that sends it is reset, unless it waits
+    /// for the server's flow control.
     pub(crate) fn abandon(&self) {
         let mut state = self.lock();
         let (body, task) = (state.body.take(), state.task.take());
@@ -147,10 +145,10 @@ impl Upload {
         let mut state = progress.lock();
         state.running = true;
         state.attempt += 1;
-        let before = state.body.replace(body);
+        let previous = state.body.replace(body);
         let attempt = state.attempt;
         drop(state);
-        drop(before);
+        drop(previous);
         Self { progress, attempt }
     }
 }
@@ -165,14 +163,14 @@ impl http_body::Body for Upload {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let mut state = self.progress.lock();
         let Some(body) = &mut state.body else {
-            // Over HTTP/2 it is the reason of the reset.
+            // Over HTTP/2, this error is the reason of the reset.
             return Poll::Ready(Some(Err(h2::Error::from(h2::Reason::CANCEL).into())));
         };
         let frame = Pin::new(body).poll_frame(cx);
-        state.client = frame.is_pending();
+        state.waits_for_client = frame.is_pending();
         state.task = frame.is_pending().then(|| cx.waker().clone());
         if let Poll::Ready(frame) = &frame {
-            state.last = Instant::now();
+            state.last_progress = Instant::now();
             state.broken |= matches!(frame, Some(Err(_)));
         }
         drop(state);
@@ -191,7 +189,7 @@ impl http_body::Body for Upload {
 impl Drop for Upload {
     fn drop(&mut self) {
         let mut state = self.progress.lock();
-        // A library may keep the body of a failed attempt for a while.
+        // hyper may keep the body of a failed attempt for a while.
         if state.attempt != self.attempt {
             return;
         }

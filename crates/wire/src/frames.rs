@@ -41,7 +41,7 @@ pub enum Frame<'a> {
         offset: u64,
         /// The data.
         data: &'a [u8],
-        /// Whether the stream ends with it.
+        /// Whether the stream ends with the data.
         fin: bool,
     },
     /// NEW_CONNECTION_ID.
@@ -63,7 +63,7 @@ pub enum Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// Whether it is a probing frame (RFC 9000 section 9.1).
+    /// Whether this is a probing frame (RFC 9000 section 9.1).
     pub fn is_probing(&self) -> bool {
         matches!(self, Self::Padding(_) | Self::Path(_) | Self::NewConnectionId { .. })
     }
@@ -99,10 +99,10 @@ fn next<'a>(input: &mut Input<'a>) -> Option<Frame<'a>> {
             Frame::Padding(1 + more)
         }
         PING => Frame::Ping,
-        0x02 | 0x03 => acknowledgement(input, kind == 0x03)?,
+        0x02 | 0x03 => ack(input, kind == 0x03)?,
         RESET_STREAM => {
             let frame = Frame::ResetStream { id: input.varint()?, code: input.varint()? };
-            numbers(input, 1)?;
+            skip_varints(input, 1)?;
             frame
         }
         0x06 => Frame::Crypto { offset: input.varint()?, data: input.varint_vec()? },
@@ -117,7 +117,7 @@ fn next<'a>(input: &mut Input<'a>) -> Option<Frame<'a>> {
             Frame::Stream { id, offset, data, fin: kind & 0x01 != 0 }
         }
         NEW_CONNECTION_ID => {
-            numbers(input, 2)?;
+            skip_varints(input, 2)?;
             let len = usize::from(input.u8()?);
             let id = input.take(len)?;
             input.take(16)?;
@@ -129,7 +129,7 @@ fn next<'a>(input: &mut Input<'a>) -> Option<Frame<'a>> {
         }
         0x1c | 0x1d => {
             let code = input.varint()?;
-            numbers(input, if kind == 0x1c { 1 } else { 0 })?;
+            skip_varints(input, if kind == 0x1c { 1 } else { 0 })?;
             input.varint_vec()?;
             Frame::Close { code, by_application: kind == 0x1d }
         }
@@ -143,7 +143,7 @@ fn next<'a>(input: &mut Input<'a>) -> Option<Frame<'a>> {
             Frame::Other(kind)
         }
         _ => {
-            numbers(input, fields(kind)?)?;
+            skip_varints(input, varint_count(kind)?)?;
             Frame::Other(kind)
         }
     })
@@ -151,7 +151,7 @@ fn next<'a>(input: &mut Input<'a>) -> Option<Frame<'a>> {
 
 /// The number of fields of a frame that consists of variable-length integers only. Returns `None`
 /// if the type is unknown.
-fn fields(kind: u64) -> Option<usize> {
+fn varint_count(kind: u64) -> Option<usize> {
     Some(match kind {
         // HANDSHAKE_DONE.
         0x1e | IMMEDIATE_ACK => 0,
@@ -165,19 +165,19 @@ fn fields(kind: u64) -> Option<usize> {
     })
 }
 
-fn acknowledgement<'a>(input: &mut Input<'a>, with_marks: bool) -> Option<Frame<'a>> {
+fn ack<'a>(input: &mut Input<'a>, with_ecn_counts: bool) -> Option<Frame<'a>> {
     let largest = input.varint()?;
     input.varint()?;
     let ranges = input.varint()?;
     input.varint()?;
     for _ in 0..ranges {
-        numbers(input, 2)?;
+        skip_varints(input, 2)?;
     }
-    numbers(input, if with_marks { 3 } else { 0 })?;
+    skip_varints(input, if with_ecn_counts { 3 } else { 0 })?;
     Some(Frame::Ack { largest })
 }
 
-fn numbers(input: &mut Input<'_>, count: usize) -> Option<()> {
+fn skip_varints(input: &mut Input<'_>, count: usize) -> Option<()> {
     (0..count).try_for_each(|_| input.varint().map(drop))
 }
 
@@ -220,7 +220,7 @@ mod tests {
             Frame::Stream { id: 0, offset: 0, data: &[0x99], fin: true },
         ];
         assert_eq!(found, expected);
-        assert_eq!(frames(&[0x40, 0x99, 1, 1, 1]).count(), 0, "of an unknown frame nothing");
+        assert_eq!(frames(&[0x40, 0x99, 1, 1, 1]).count(), 0, "parsing stops at an unknown frame");
     }
 
     proptest! {

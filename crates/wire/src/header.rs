@@ -1,4 +1,4 @@
-//! Packet headers as far as they are not protected, the packets in a datagram, and the differences
+//! The unprotected parts of packet headers, the packets in a datagram, and the differences
 //! between the versions of QUIC.
 
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::suite::{Aead, Cipher};
 /// Parses the basic types of QUIC. Methods return `None` if the input is too short.
 #[derive(Clone, Copy)]
 pub struct Input<'a>(
-    /// What is left.
+    /// The remaining bytes.
     pub &'a [u8],
 );
 
@@ -56,7 +56,8 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Appends a variable-length integer, in as few bytes as possible. Its two highest bits are lost.
+/// Appends a variable-length integer, in as few bytes as possible. The two highest bits of `value` are
+/// lost.
 pub fn put_varint(out: &mut Vec<u8>, value: u64) {
     match value {
         0..0x40 => out.push(value as u8),
@@ -77,7 +78,7 @@ pub struct LongHeader<'a> {
     pub destination: &'a [u8],
     /// The source connection id.
     pub source: &'a [u8],
-    /// The bytes after it.
+    /// The bytes after this part.
     rest: &'a [u8],
 }
 
@@ -155,9 +156,10 @@ pub fn coalesced_packets(datagram: &[u8]) -> impl Iterator<Item = CoalescedPacke
         let taken = std::mem::take(&mut rest);
         if is_long(first) {
             let len = taken.len();
-            let (part, behind) = long(taken).unwrap_or((CoalescedPacket::Other { len }, &[]));
-            rest = behind;
-            return Some(part);
+            let (packet, after) =
+                parse_long(taken).unwrap_or((CoalescedPacket::Other { len }, &[]));
+            rest = after;
+            return Some(packet);
         }
         // Some senders pad a datagram after its packets.
         if taken.iter().all(|byte| *byte == 0) {
@@ -175,7 +177,7 @@ pub fn coalesced_packets(datagram: &[u8]) -> impl Iterator<Item = CoalescedPacke
     })
 }
 
-fn long(bytes: &[u8]) -> Option<(CoalescedPacket<'_>, &[u8])> {
+fn parse_long(bytes: &[u8]) -> Option<(CoalescedPacket<'_>, &[u8])> {
     let header = LongHeader::read(bytes)?;
     if header.version == 0 {
         return Some((CoalescedPacket::VersionNegotiation, &[]));
@@ -195,8 +197,8 @@ fn long(bytes: &[u8]) -> Option<(CoalescedPacket<'_>, &[u8])> {
     let token = if kind == PacketKind::Initial { input.varint_vec()? } else { &[] };
     let len = usize::try_from(input.varint()?).ok()?;
     let number_at = bytes.len() - input.0.len();
-    let (packet, behind) = bytes.split_at_checked(number_at.checked_add(len)?)?;
-    let part = Protected {
+    let (packet, after) = bytes.split_at_checked(number_at.checked_add(len)?)?;
+    let protected = Protected {
         kind,
         version: Some(version),
         destination: header.destination,
@@ -205,7 +207,7 @@ fn long(bytes: &[u8]) -> Option<(CoalescedPacket<'_>, &[u8])> {
         bytes: packet,
         number_at,
     };
-    Some((CoalescedPacket::Protected(part), behind))
+    Some((CoalescedPacket::Protected(protected), after))
 }
 
 /// A kind of protected QUIC packet (RFC 9000 section 17).
@@ -309,7 +311,7 @@ impl Version {
     }
 
     /// Whether a Retry packet's integrity tag matches the client's first connection ID (RFC 9001
-    /// section 5.8). Only who has seen the Initial packet can compute it.
+    /// section 5.8). Only an observer of the Initial packet can compute the tag.
     pub fn retry_is_good(self, original: &[u8], packet: &[u8]) -> bool {
         let (key, nonce) = match self {
             Self::One => (

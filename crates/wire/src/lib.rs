@@ -1,6 +1,5 @@
 //! What TLS 1.3 and QUIC look like on the wire: cipher suites, and headers, frames and protection of
-//! packets. Sans-IO, and for both directions: the analysis of packets opens them, first flights seal
-//! them.
+//! packets. Sans-IO, and for both directions: packet analysis opens packets, first flights seal them.
 //!
 //! ```text
 //! frames             frames in the payload of a packet
@@ -11,7 +10,7 @@
 //!
 //! # Examples
 //!
-//! Everybody can open a client's Initial packet: its keys follow from its connection id.
+//! Anybody can open a client's Initial packet: its keys follow from its connection id.
 //!
 //! ```
 //! use firstflight_wire::{CoalescedPacket, PacketKeys, Sender, Version, coalesced_packets};
@@ -30,7 +29,7 @@
 //! assert_eq!((opened.number, &*opened.frames), (9, &[1; 20][..]));
 //! ```
 //!
-//! Bytes of a peer never panic.
+//! No bytes of a peer cause a panic.
 
 mod frames;
 mod header;

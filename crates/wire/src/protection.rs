@@ -21,13 +21,13 @@ pub struct Unprotected {
 
 /// The keys of one traffic secret.
 pub struct PacketKeys {
-    /// The version, whose labels and salts differ.
+    /// The version, which determines labels and salts.
     pub version: Version,
     suite: Suite,
     secret: Vec<u8>,
     aead: Aead,
     iv: [u8; 12],
-    mask: HeaderProtectionKey,
+    header_key: HeaderProtectionKey,
 }
 
 /// Who sends a packet.
@@ -90,22 +90,23 @@ impl PacketKeys {
             return None;
         }
         let len = suite.cipher().key_len();
-        let mask = suite.expand_label(secret, version.labels().hp, b"", len);
-        Self::with_mask(version, suite, secret, HeaderProtectionKey::new(suite, &mask)?)
+        let header_key = suite.expand_label(secret, version.labels().hp, b"", len);
+        let header_key = HeaderProtectionKey::new(suite, &header_key)?;
+        Self::with_header_key(version, suite, secret, header_key)
     }
 
-    fn with_mask(
+    fn with_header_key(
         version: Version,
         suite: Suite,
         secret: &[u8],
-        mask: HeaderProtectionKey,
+        header_key: HeaderProtectionKey,
     ) -> Option<Self> {
         let labels = version.labels();
         let cipher = suite.cipher();
         let aead =
             Aead::new(cipher, &suite.expand_label(secret, labels.key, b"", cipher.key_len()))?;
         let iv = suite.expand_label(secret, labels.iv, b"", 12).try_into().ok()?;
-        Some(Self { version, suite, secret: secret.to_vec(), aead, iv, mask })
+        Some(Self { version, suite, secret: secret.to_vec(), aead, iv, header_key })
     }
 
     /// The keys of Initial packets of `sender`, derived from the destination connection ID of the
@@ -124,13 +125,13 @@ impl PacketKeys {
     pub fn updated(&self) -> Option<Self> {
         let label = self.version.labels().update;
         let secret = self.suite.expand_label(&self.secret, label, b"", self.secret.len());
-        Self::with_mask(self.version, self.suite, &secret, self.mask.clone())
+        Self::with_header_key(self.version, self.suite, &secret, self.header_key.clone())
     }
 
     /// The key phase bit of a packet with a short header whose number starts at `number_at`, if it
     /// is protected by these keys.
     pub fn key_phase(&self, packet: &[u8], number_at: usize) -> Option<bool> {
-        let mask = self.mask_of(packet, number_at)?;
+        let mask = self.mask_for(packet, number_at)?;
         Some((packet.first()? ^ (mask[0] & 0x1f)) & 0x04 != 0)
     }
 
@@ -142,7 +143,7 @@ impl PacketKeys {
         number_at: usize,
         largest: Option<u64>,
     ) -> Option<Unprotected> {
-        let mask = self.mask_of(packet, number_at)?;
+        let mask = self.mask_for(packet, number_at)?;
         let first = packet.first()?;
         let first = first ^ (mask[0] & if first & 0x80 != 0 { 0x0f } else { 0x1f });
         let len = usize::from(first & 3) + 1;
@@ -160,16 +161,16 @@ impl PacketKeys {
         Some(Unprotected { number, key_phase: first & 0x04 != 0, frames })
     }
 
-    /// Encrypts a packet with this number, of which `header` ends with as many bytes as its first
-    /// byte tells. A long header contains the length of what follows it already, the tag of 16 bytes
-    /// included. The frames must be at least four bytes long.
+    /// Encrypts a packet. `header` ends with the truncated packet number, whose length is in the first
+    /// byte. The Length field of a long header has to include the tag of 16 bytes. The frames must be at
+    /// least four bytes long.
     pub fn seal(&self, number: u64, header: &[u8], frames: &[u8]) -> Vec<u8> {
         let mut sealed = frames.to_vec();
         self.aead.seal(&nonce(&self.iv, number), header, &mut sealed);
         let mut packet = [header, &sealed].concat();
         let first = header.first().copied().unwrap_or(0);
         let number_at = header.len().saturating_sub(usize::from(first & 3) + 1);
-        if let Some(mask) = self.mask_of(&packet, number_at) {
+        if let Some(mask) = self.mask_for(&packet, number_at) {
             packet[0] ^= mask[0] & if first & 0x80 != 0 { 0x0f } else { 0x1f };
             for (byte, mask) in packet[number_at..header.len()].iter_mut().zip(&mask[1..]) {
                 *byte ^= mask;
@@ -179,8 +180,8 @@ impl PacketKeys {
     }
 
     /// The mask from the sample four bytes after the start of the number (RFC 9001 section 5.4.2).
-    fn mask_of(&self, packet: &[u8], number_at: usize) -> Option<[u8; 5]> {
-        Some(self.mask.mask(packet.get(number_at + 4..)?.first_chunk()?))
+    fn mask_for(&self, packet: &[u8], number_at: usize) -> Option<[u8; 5]> {
+        Some(self.header_key.mask(packet.get(number_at + 4..)?.first_chunk()?))
     }
 }
 
@@ -225,7 +226,7 @@ mod tests {
         );
         assert_eq!(hex::encode(keys.iv), "fa044b2f42a3fd3b46fb255c");
         let sample = hex::decode("d1b1c98dd7689fb8ec11d242b123dc9b").unwrap();
-        assert_eq!(hex::encode(keys.mask.mask(sample[..].try_into().unwrap())), "437b9aec36");
+        assert_eq!(hex::encode(keys.header_key.mask(sample[..].try_into().unwrap())), "437b9aec36");
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl Suite {
     pub const ALL: [Self; 3] =
         [Self::Aes128GcmSha256, Self::Aes256GcmSha384, Self::ChaCha20Poly1305Sha256];
 
-    /// The suite's number in the registry of IANA.
+    /// The suite's number in the IANA registry.
     pub fn id(self) -> u16 {
         match self {
             Self::Aes128GcmSha256 => 0x1301,
@@ -53,7 +53,7 @@ impl Suite {
         Self::ALL.into_iter().find(|suite| suite.id() == id)
     }
 
-    /// Bytes of the hash, and of every secret.
+    /// Length of the hash and of every secret, in bytes.
     pub fn hash_len(self) -> usize {
         match self {
             Self::Aes256GcmSha384 => 48,
@@ -122,7 +122,7 @@ pub enum Cipher {
 }
 
 impl Cipher {
-    /// Bytes of the key.
+    /// Length of the key, in bytes.
     pub fn key_len(self) -> usize {
         match self {
             Self::Aes128Gcm => 16,
@@ -175,7 +175,7 @@ impl Aead {
     }
 }
 
-/// The nonce of a record or packet: its number on the right end of the IV (RFC 8446 section 5.3).
+/// The nonce of a record or packet: its number XORed into the end of the IV (RFC 8446 section 5.3).
 pub fn nonce(iv: &[u8; 12], number: u64) -> [u8; 12] {
     let mut nonce = *iv;
     for (byte, number) in nonce[4..].iter_mut().zip(number.to_be_bytes()) {

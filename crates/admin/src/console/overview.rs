@@ -125,7 +125,7 @@ fn lines(status: &Status) -> Vec<(Severity, String)> {
         );
         lines.push((Severity::Critical, line));
     }
-    lines.extend(status.certificates.iter().filter_map(|one| certificate(one, status.at)));
+    lines.extend(status.certificates.iter().filter_map(|site| certificate(site, status.at)));
     lines.extend(register(&status.register));
     lines.extend(status.keys.warnings.iter().map(|warning| (Severity::Warning, warning.clone())));
     lines

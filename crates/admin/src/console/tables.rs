@@ -29,7 +29,7 @@ pub(super) fn refusals(status: &Status) -> Markup {
     };
     let all = [minute, five, hour];
     // Copies of flights are not clients.
-    let wanted = hour.offered.saturating_sub(count_replays(hour));
+    let client_offers = hour.offered.saturating_sub(count_replays(hour));
     let all_refused = hour.refused.iter().map(|reason| reason.count).sum();
     let body = html! {
         table {
@@ -53,7 +53,7 @@ pub(super) fn refusals(status: &Status) -> Markup {
                     @for window in all {
                         td.n { (number(window.accepted)) }
                     }
-                    td.bar { @if wanted > 0 { (percent(hour.accepted, wanted)) } }
+                    td.bar { @if client_offers > 0 { (percent(hour.accepted, client_offers)) } }
                 }
                 @for name in &reasons {
                     tr {

@@ -175,7 +175,7 @@ fn upstreams(snapshot: &Snapshot) -> Vec<Upstream> {
 }
 
 fn label(series: &Series, name: &str) -> Option<String> {
-    let found = series.labels.iter().find(|(one, _)| *one == name);
+    let found = series.labels.iter().find(|(label, _)| *label == name);
     found.map(|(_, value)| value.clone().into_owned())
 }
 

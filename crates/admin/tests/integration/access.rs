@@ -40,7 +40,7 @@ async fn loopback_needs_no_token_and_refuses_unknown_host_names() {
 }
 
 #[tokio::test]
-async fn every_response_keeps_other_pages_out() {
+async fn every_response_has_security_headers() {
     let dir = tempfile::tempdir().unwrap();
     for admin in [
         TestAdmin::without_token(Scene::quiet()).await,
@@ -48,14 +48,14 @@ async fn every_response_keeps_other_pages_out() {
     ] {
         for path in PATHS {
             for lines in [&[][..], &["Host: rebound.example"], &["Accept: text/html"]] {
-                with_security_headers(&admin.get(path, lines).await);
+                assert_security_headers(&admin.get(path, lines).await);
             }
-            with_security_headers(&admin.send("POST", path, &[], "x=1").await);
+            assert_security_headers(&admin.send("POST", path, &[], "x=1").await);
         }
     }
 }
 
-fn with_security_headers(response: &Response) {
+fn assert_security_headers(response: &Response) {
     let policy = response.field("content-security-policy");
     assert!(policy.starts_with("default-src 'none';"), "{response:?}");
     assert!(!policy.contains("unsafe") && policy.contains("frame-ancestors 'none'"), "{policy}");
@@ -113,11 +113,11 @@ async fn a_browser_logs_in_and_out() {
     let wrong = admin.send("POST", "/login", &[urlencoded], "token=wrong").await;
     assert_eq!(wrong.status, 401);
     assert!(wrong.body.contains("Wrong token") && wrong.field("set-cookie").is_empty());
-    let read_form = format!("token={TOKEN}");
+    let right_form = format!("token={TOKEN}");
     let elsewhere = ["Origin: http://rebound.example", urlencoded];
-    assert_eq!(admin.send("POST", "/login", &elsewhere, &read_form).await.status, 403);
+    assert_eq!(admin.send("POST", "/login", &elsewhere, &right_form).await.status, 403);
     let own = format!("Origin: http://{}", admin.address);
-    let right = admin.send("POST", "/login", &[&own, urlencoded], &read_form).await;
+    let right = admin.send("POST", "/login", &[&own, urlencoded], &right_form).await;
     assert_eq!((right.status, right.field("location")), (303, "./"));
     let cookie = right.field("set-cookie").to_owned();
     for attribute in ["HttpOnly", "SameSite=Strict", "Path=/", "Max-Age=43200"] {

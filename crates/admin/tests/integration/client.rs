@@ -26,12 +26,12 @@ pub(crate) struct Response {
 }
 
 impl TestAdmin {
-    /// On loopback, without a token.
+    /// Starts a server on loopback, without a token.
     pub(crate) async fn without_token(scene: Scene) -> Self {
         Self::start(AdminSettings::new(loopback()), scene).await
     }
 
-    /// On loopback, with [`TOKEN`] in a file of `dir`.
+    /// Starts a server on loopback, with [`TOKEN`] in a file of `dir`.
     pub(crate) async fn with_token(dir: &TempDir, scene: Scene) -> Self {
         let mut settings = AdminSettings::new(loopback());
         settings.token_file = Some(write_token(dir, TOKEN));
@@ -93,8 +93,8 @@ impl Response {
     pub(crate) fn field(&self, name: &str) -> &str {
         let mut lines = self.head.lines();
         let found = lines.find_map(|line| {
-            let (found, value) = line.split_once(": ")?;
-            found.eq_ignore_ascii_case(name).then_some(value)
+            let (field, value) = line.split_once(": ")?;
+            field.eq_ignore_ascii_case(name).then_some(value)
         });
         found.unwrap_or_default()
     }

@@ -225,10 +225,10 @@ async fn read_until(stream: &mut dyn Stream, text: &str) -> String {
     let mut read = String::new();
     let end = Instant::now() + TEST_TIMEOUT;
     while !read.contains(text) {
-        // Each second brings more.
+        // An event arrives every second.
         assert!(Instant::now() < end, "not in time: {text} in {read}");
         let more = read_some(stream).await;
-        assert!(!more.is_empty(), "it ended without {text}: {read}");
+        assert!(!more.is_empty(), "the stream ended without {text}: {read}");
         read.push_str(&more);
     }
     read
@@ -237,6 +237,6 @@ async fn read_until(stream: &mut dyn Stream, text: &str) -> String {
 async fn read_some(stream: &mut dyn Stream) -> String {
     let mut buffer = vec![0; 64 * 1024];
     let read = timeout(TEST_TIMEOUT, stream.read(&mut buffer)).await;
-    let count = read.expect("something comes in time").unwrap_or(0);
+    let count = read.expect("data arrives in time").unwrap_or(0);
     String::from_utf8_lossy(&buffer[..count]).into_owned()
 }

@@ -12,7 +12,7 @@ pub(super) const CHECK: Check = Check {
     explanation: "Resumes under the server name `other.invalid` with a ticket that was issued for the \
                   URL's host, if full handshakes show that the server has another certificate for \
                   that name, or none. Early data of one site should not run at another, where policy \
-                  and replay protection may be others.",
+                  and replay protection may differ.",
     needs: Needs::EarlyData,
     concern: Concern::Replay,
     run,

@@ -9,9 +9,9 @@ pub(super) const CHECK: Check = Check {
     name: "changed-protocol",
     title: "another application protocol than the ticket's",
     section: "RFC 8446 section 4.2.10",
-    explanation: "Offers only h2 with a ticket of a connection that negotiated http/1.1, over QUIC only \
-                  hq-interop with one of h3. A server must \
-                  not accept early data then: it would read the bytes of one protocol as another.",
+    explanation: "Offers only h2 with a ticket of a connection that negotiated http/1.1; over QUIC, only \
+                  hq-interop with a ticket of h3. A server must not accept early data then: it would \
+                  read the bytes of one protocol as another.",
     needs: Needs::EarlyData,
     concern: Concern::Library,
     run,

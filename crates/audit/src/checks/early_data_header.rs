@@ -11,7 +11,7 @@ pub(super) const CHECK: Check = Check {
     title: "`Early-Data: 1` at the upstream",
     section: "RFC 8470 section 5.1",
     explanation: "Asks the witness which Early-Data field it received. A request that is forwarded before \
-                  the handshake is complete must carry `Early-Data: 1`, also if its client sends another \
+                  the handshake is complete must carry `Early-Data: 1`, even if its client sends another \
                   value, or names the field in `Connection` to have it removed; other requests must not, \
                   unless their client sent it, in which case it must be left there.",
     needs: Needs::Witness,
@@ -29,13 +29,15 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         let evidence = vec![reception.to_string()];
         return Ok(Outcome::new(Verdict::NotApplicable, summary).with(evidence));
     };
-    let mut after = |request: &[u8]| {
-        exchange.finish(request);
+    let mut send_after_handshake = |request: &[u8]| {
+        exchange.complete_and_send(request);
         let response = exchange.response(probe.settings.limit);
-        response.map(|(it, _)| it).ok_or_else(|| Stop("no response after the handshake".to_owned()))
+        response
+            .map(|(response, _)| response)
+            .ok_or_else(|| Stop("no response after the handshake".to_owned()))
     };
-    let plain = after(&probe.request("GET", &nonce()))?;
-    let forged = after(&probe.request_with(&nonce(), &[("Early-Data", "1")]))?;
+    let plain = send_after_handshake(&probe.request("GET", &nonce()))?;
+    let forged = send_after_handshake(&probe.request_with(&nonce(), &[("Early-Data", "1")]))?;
     exchange.close();
     let mut evidence = vec![
         format!("early: {}", field(&early)),
@@ -53,7 +55,9 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         let seen = early_with(probe, (name, value))?;
         let what = seen.as_ref().map_or("no response before Finished".to_owned(), field);
         evidence.push(format!("early, with `{name}: {value}` of the client: {what}"));
-        if verdict == Verdict::Pass && seen.is_some_and(|it| it.executed() && !is_marked(&it)) {
+        if verdict == Verdict::Pass
+            && seen.is_some_and(|response| response.executed() && !is_marked(&response))
+        {
             verdict = Verdict::Warn;
             summary = "a client can hide that its request is early";
         }
@@ -61,7 +65,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     Ok(Outcome::new(verdict, summary).with(evidence))
 }
 
-/// Fields of a client that may keep the mark from the upstream. HTTP/3 has no Connection (RFC 9114
+/// Client fields that may hide the mark from the upstream. HTTP/3 has no Connection (RFC 9114
 /// section 4.2).
 fn hiding_fields(probe: &Probe<'_>) -> &'static [(&'static str, &'static str)] {
     match probe.settings.http3 {
@@ -80,11 +84,11 @@ fn early_with(probe: &Probe<'_>, field: (&str, &str)) -> Result<Option<Response>
     Ok(response.filter(|(_, before)| *before).map(|(response, _)| response))
 }
 
-/// Several values are as good as one (RFC 8470 section 5.1).
+/// Whether `Early-Data` is 1, or one of several values is (RFC 8470 section 5.1).
 fn is_marked(response: &Response) -> bool {
     let value = response.field("early_data");
     let value = value.as_ref().and_then(|value| value.as_str());
-    value.is_some_and(|value| value.split(',').any(|it| it.trim() == "1"))
+    value.is_some_and(|value| value.split(',').any(|value| value.trim() == "1"))
 }
 
 fn field(response: &Response) -> String {

@@ -17,8 +17,8 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-/// Larger limits are not tried.
-const MAX_TRIED: u32 = 1 << 20;
+/// Larger limits are not tested.
+const MAX_TESTED: u32 = 1 << 20;
 
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let ticket = probe.ticket()?;
@@ -27,19 +27,19 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         let summary = "over QUIC early data is limited by flow control, not by the ticket";
         return Ok(Outcome::new(Verdict::NotApplicable, summary));
     }
-    if max > MAX_TRIED {
+    if max > MAX_TESTED {
         let summary = format!("the ticket permits {max} bytes, more than are tried");
         return Ok(Outcome::new(Verdict::NotApplicable, summary));
     }
-    let wanted = max as usize + 1;
+    let length = max as usize + 1;
     let mut data = String::from_utf8_lossy(&probe.request("POST", &nonce()))
-        .replace("Content-Length: 0", &format!("Content-Length: {wanted}"))
+        .replace("Content-Length: 0", &format!("Content-Length: {length}"))
         .into_bytes();
-    data.resize(wanted, b'x');
+    data.resize(length, b'x');
     let plan = FlightPlan::resume(probe.hello(), &ticket).early_data(&data);
     let mut exchange = probe.send(&probe.build(plan))?;
     let reception = exchange.reception(probe.settings.limit);
-    let mut evidence = vec![format!("{wanted} bytes, {max} permitted: {reception}")];
+    let mut evidence = vec![format!("{length} bytes, {max} permitted: {reception}")];
     let is_ended = reception.was_ended()?;
     if is_ended || !reception.early_data {
         probe.expect_accepted()?;

@@ -50,13 +50,13 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
             .push(format!("ClientHello of {} bytes, {connection}: {what}", flight.bytes().len()));
         if reception.ended.is_some() {
             let flight = probe.build(FlightPlan::full(probe.hello()));
-            // Else the server has become slow, or is down.
+            // Otherwise the server has become slow, or is down.
             probe.send(&flight)?.expect_finished(probe.settings.limit)?;
             let summary = format!("a connection with TCP Fast Open fails, others do not: {what}");
             return Ok(Outcome::new(Verdict::Warn, summary).with(evidence));
         }
         last = found;
-        // Data that was lost once is enough.
+        // One lost SYN is enough.
         if last == Some(FastOpen::SynLost) {
             break;
         }

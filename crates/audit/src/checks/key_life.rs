@@ -21,7 +21,7 @@ pub(super) const CHECK: Check = Check {
 };
 
 const POINTS: u32 = 24;
-/// For tickets that were refused without their key being gone, as by a server that dropped a session.
+/// Used if a ticket is refused although its key lives, such as if a server dropped a session.
 const SPARE_TICKETS: u32 = 2;
 /// Servers count in whole seconds.
 const TOLERANCE: Duration = Duration::from_secs(2);
@@ -31,16 +31,16 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         let summary = "keys are watched for as long as --watch says, such as --watch 24h";
         return Ok(Outcome::new(Verdict::NotApplicable, summary));
     };
-    let taken: Result<Vec<Ticket>, Stop> =
+    let issued: Result<Vec<Ticket>, Stop> =
         (0..POINTS + SPARE_TICKETS).map(|_| probe.ticket()).collect();
-    let mut tickets = taken?;
+    let mut tickets = issued?;
     let lifetime = tickets.iter().map(|ticket| ticket.lifetime).max().unwrap_or_default();
     let start = probe.now();
     let (mut accepted, mut refused, mut evidence) = (None, None, Vec::new());
     for at in (1..=POINTS).map(|point| watch * point / POINTS) {
         probe.wait((start + at).saturating_sub(probe.now()));
         let outcome = match resumes(probe, &mut tickets) {
-            // Another one decides.
+            // A second ticket decides.
             Ok(false) => resumes(probe, &mut tickets),
             other => other,
         };

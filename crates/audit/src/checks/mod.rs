@@ -34,7 +34,7 @@ pub(crate) use crate::software::Concern;
 
 /// A check.
 pub struct Check {
-    /// Its name, as for `--explain`.
+    /// Its name, as in `--explain NAME`.
     pub name: &'static str,
     /// What it checks, in a few words.
     pub title: &'static str,

@@ -22,7 +22,7 @@ pub(super) const CHECK: Check = Check {
 /// Seven days, in seconds.
 const MAX_LIFETIME: u64 = 604_800;
 /// Payload of a SYN with the usual options on Ethernet, and of a datagram.
-const SYN_BYTES: usize = 1400;
+const MAX_SYN_BYTES: usize = 1400;
 
 /// Older versions, by their numbers on the wire.
 const OLD_VERSIONS: [(u16, &str); 3] = [(0x0303, "1.2"), (0x0302, "1.1"), (0x0301, "1.0")];
@@ -63,12 +63,13 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
             let request = probe.request("GET", &nonce());
             let plan = FlightPlan::resume(probe.hello(), ticket).early_data(&request);
             let bytes = probe.build(plan).bytes().len();
-            let fits = if bytes <= SYN_BYTES { "fits" } else { "does not fit" };
-            let whole = if probe.settings.http3 { "a datagram" } else { "a SYN" };
-            let mut line = format!("a first flight takes {bytes} bytes, which {fits} into {whole}");
+            let fits = if bytes <= MAX_SYN_BYTES { "fits" } else { "does not fit" };
+            let packet = if probe.settings.http3 { "a datagram" } else { "a SYN" };
+            let mut line =
+                format!("a first flight takes {bytes} bytes, which {fits} into {packet}");
             if !probe.settings.http3 {
                 let bytes = bytes + ML_KEM_768_KEY_BYTES;
-                let fits = if bytes <= SYN_BYTES { "fits" } else { "does not fit" };
+                let fits = if bytes <= MAX_SYN_BYTES { "fits" } else { "does not fit" };
                 line.push_str(&format!("; with X25519MLKEM768 it takes {bytes}, which {fits}"));
             }
             evidence.push(line);
@@ -94,7 +95,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     Ok(Outcome::new(Verdict::Pass, summary).with(evidence))
 }
 
-/// The versions of TLS that a server supports. QUIC has no other.
+/// The versions of TLS that a server supports. QUIC supports only 1.3.
 fn versions(probe: &Probe<'_>) -> Result<Vec<&'static str>, Stop> {
     let mut found = vec!["1.3"];
     if probe.settings.http3 {
@@ -104,7 +105,7 @@ fn versions(probe: &Probe<'_>) -> Result<Vec<&'static str>, Stop> {
         let flight = probe.build(FlightPlan::full(probe.hello().with_version_only(version)));
         match probe.send(&flight)?.reception(probe.settings.limit).ended {
             Some(Failure::Ended(Ended::Protocol(ProtocolError::Version))) => found.push(name),
-            // It may be slow; the versions are no reason to fail.
+            // The server may be slow, which is no reason to fail.
             Some(Failure::Ended(Ended::TimedOut)) => break,
             _ => {}
         }
@@ -112,7 +113,8 @@ fn versions(probe: &Probe<'_>) -> Result<Vec<&'static str>, Stop> {
     Ok(found)
 }
 
-/// The groups that a server supports: it requests a share of the only one that it is offered, or fails.
+/// The groups that a server supports. Each is offered alone, without a share: the server requests
+/// one, or the handshake fails.
 fn groups(probe: &Probe<'_>) -> Result<Vec<&'static str>, Stop> {
     let mut found = vec!["X25519"];
     for (group, name) in GROUPS {
@@ -122,7 +124,7 @@ fn groups(probe: &Probe<'_>) -> Result<Vec<&'static str>, Stop> {
             Some(Failure::Ended(Ended::Protocol(ProtocolError::Group(requested)))) => {
                 found.extend((requested == group).then_some(name));
             }
-            // It may be slow; the groups are no reason to fail.
+            // The server may be slow, which is no reason to fail.
             Some(Failure::Ended(Ended::TimedOut)) => break,
             _ => {}
         }

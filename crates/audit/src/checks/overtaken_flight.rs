@@ -1,3 +1,4 @@
+use super::replay::count_text;
 use super::{Check, Concern, Needs};
 use crate::Verdict;
 use crate::finding::Outcome;
@@ -49,13 +50,13 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     }
     match reception.early_data {
         true => original.complete(),
-        false => original.finish(&probe.request("GET", &nonce)),
+        false => original.complete_and_send(&probe.request("GET", &nonce)),
     }
     let Some((response, _)) = original.response(probe.settings.limit) else {
         return Err(Stop("the original got no response".to_owned()));
     };
     original.close();
-    // The first question to the witness was an execution too.
+    // The first query of the witness was an execution too.
     let executions = probe.executions(&nonce)?;
     let executions = executions.map(|count| count.saturating_sub(u64::from(counted.is_some())));
     let mut evidence = vec![
@@ -65,7 +66,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         },
         format!("original: {reception}, completed, status {}", response.status),
     ];
-    evidence.extend(executions.map(|count| format!("the witness counted {count} executions")));
+    evidence.extend(executions.map(count_text));
     let twice = executions.map_or(response.executed(), |count| count > 1);
     let (verdict, summary) = match (twice, response.executed()) {
         (true, _) => (Verdict::Warn, "the request of the overtaken original ran again"),
@@ -98,7 +99,7 @@ mod tests {
 
     #[test]
     fn rfc8470_3_only_a_witness_knows_whether_a_copy_without_a_response_ran() {
-        let slow = Behaviour { safe_take: Duration::from_millis(1500), ..Behaviour::default() };
+        let slow = Behaviour { safe_delay: Duration::from_millis(1500), ..Behaviour::default() };
         let wrong = Behaviour { rejects_overtaken: false, ..slow.clone() };
         for (behaviour, witnessed) in [(&wrong, Verdict::Warn), (&slow, Verdict::Pass)] {
             assert_eq!(verdict(&CHECK, behaviour, false), Verdict::Inconclusive);

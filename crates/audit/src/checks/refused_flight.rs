@@ -33,8 +33,8 @@ struct Refusal {
 
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let mut outcomes = Vec::new();
-    if let Err(Stop(reason)) = attack_each_way(probe, &mut outcomes) {
-        // What was found before stands.
+    if let Err(Stop(reason)) = attack_with_each_cause(probe, &mut outcomes) {
+        // Earlier outcomes still count.
         outcomes.push(Outcome::new(Verdict::Inconclusive, reason));
     }
     Ok(Outcome::worst(outcomes).unwrap_or_else(|| {
@@ -44,7 +44,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
 }
 
 /// Attacks with flights that are refused for different causes.
-fn attack_each_way(probe: &Probe<'_>, outcomes: &mut Vec<Outcome>) -> Result<(), Stop> {
+fn attack_with_each_cause(probe: &Probe<'_>, outcomes: &mut Vec<Outcome>) -> Result<(), Stop> {
     for &shift in &probe.settings.refused_ages {
         let nonce = nonce();
         let age = Refusal {
@@ -66,7 +66,7 @@ fn attack_each_way(probe: &Probe<'_>, outcomes: &mut Vec<Outcome>) -> Result<(),
         wait: Duration::ZERO,
     };
     outcomes.extend(attack(probe, retry, &retried)?);
-    // QUIC requires a protocol.
+    // QUIC requires ALPN.
     if !probe.settings.http3 && probe.facts.alpn.is_some() {
         let nonce = nonce();
         let ticket = probe.ticket_for(Hello::new(&probe.settings.host, &[]))?;
@@ -81,15 +81,15 @@ fn attack_each_way(probe: &Probe<'_>, outcomes: &mut Vec<Outcome>) -> Result<(),
     Ok(())
 }
 
-/// Sends a flight that is to be refused, its request after the handshake, and the flight again. `None`
-/// if it was not refused.
+/// Sends a flight that should be refused, its request after the handshake, and the flight again.
+/// Returns `None` if the flight was not refused.
 fn attack(probe: &Probe<'_>, refusal: Refusal, nonce: &str) -> Result<Option<Outcome>, Stop> {
     let flight = probe.build(refusal.plan);
     let mut exchange = probe.send(&flight)?;
     let reception = exchange.reception(probe.settings.limit);
     match &reception.ended {
         None => {}
-        Some(failure) if failure.is_of_server() => {
+        Some(failure) if failure.is_explicit() => {
             let evidence = format!("flight {}: {failure}", refusal.cause);
             let summary = "the server ends the handshakes of flights that it refuses, so no request \
                            is sent again after one";
@@ -101,7 +101,7 @@ fn attack(probe: &Probe<'_>, refusal: Refusal, nonce: &str) -> Result<Option<Out
     if reception.early_data {
         return Ok(None);
     }
-    exchange.finish(&probe.request("GET", nonce));
+    exchange.complete_and_send(&probe.request("GET", nonce));
     let Some((response, _)) = exchange.response(probe.settings.limit) else {
         return Err(Stop("the request got no response after the handshake".to_owned()));
     };
@@ -168,7 +168,7 @@ mod tests {
     fn rfc8446_4_2_10_refused_early_data_does_not_run() {
         let wrong = Behaviour { executes_refused: true, ..Behaviour::default() };
         assert_proven(&CHECK, &wrong, Verdict::Fail);
-        // Whatever the cause of the refusal is.
+        // This holds for each cause of a refusal.
         let settings = crate::checks::tests::settings();
         let target = crate::checks::tests::TestTarget::new(wrong, false);
         let probe = Probe::survey(&target, &[], &settings).unwrap();

@@ -1,4 +1,4 @@
-//! What the checks of replays have in common: copies of an accepted flight, and the verdict.
+//! Shared by the checks that replay flights: copies of an accepted flight, and the verdict.
 
 use std::time::Duration;
 
@@ -11,6 +11,12 @@ use crate::probe::{Exchange, Failure, Probe, Stop, nonce};
 /// The summary, if the witness missed an original that got a response.
 pub(super) const UNRELIABLE_COUNT: &str =
     "the witness did not count the original, so the count is not reliable";
+
+/// The evidence of a witness.
+pub(super) fn count_text(executions: u64) -> String {
+    let plural = if executions == 1 { "" } else { "s" };
+    format!("the witness counted {executions} execution{plural}")
+}
 
 /// An original that was accepted and completed.
 pub(super) struct Original {
@@ -46,7 +52,7 @@ pub(super) fn original(probe: &Probe<'_>, method: &str) -> Result<Original, Stop
 }
 
 impl Original {
-    /// Its copies, none of which was sent yet.
+    /// Starts counting its copies.
     pub(super) fn copies(&mut self) -> Copies {
         let evidence = std::mem::take(&mut self.evidence);
         Copies { evidence, since: Some(self.sent), ..Copies::default() }
@@ -57,25 +63,26 @@ impl Original {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Copies {
     pub(super) sent: usize,
-    /// When the original was sent, or the first copy without one: from there their times are counted.
+    /// When the original was sent, or the first copy if there is no original. The evidence counts
+    /// times from here.
     pub(super) since: Option<Duration>,
-    /// Those whose early data was accepted by TLS.
+    /// Copies whose early data TLS accepted.
     pub(super) accepted: usize,
-    /// Those to which the server sent no response of TLS: it may be down.
+    /// Copies without a TLS response: the server may be down.
     pub(super) unanswered: usize,
-    /// Those that the server may have refused without a word: it closed the connection, or over QUIC
-    /// took them for packets of the original's connection.
+    /// Copies that the server may have refused silently: it closed the connection, or over QUIC
+    /// assigned their packets to the original's connection.
     pub(super) ignored: usize,
-    /// Those that got a Retry over QUIC: only who has the flight's keys can continue.
+    /// Copies that got a Retry over QUIC: only the holder of the flight's keys can continue.
     pub(super) retried: usize,
-    /// Those that got the response to an execution, before any Finished of the client.
+    /// Copies that got the response to an execution, before any Finished of the client.
     pub(super) responded: usize,
-    /// Those that got 425 (Too Early) before any Finished of the client: they did not run.
+    /// Copies that got 425 (Too Early) before any Finished of the client: they did not run.
     pub(super) too_early: usize,
     /// How often the request ran in all, if a witness counted.
     pub(super) executions: Option<u64>,
-    /// Whether a copy without a response waits, as this server responds to what it executes.
-    pub(super) silence_waits: bool,
+    /// Whether a copy without a response waits: this server responds early to what it executes.
+    pub(super) silence_means_waiting: bool,
     pub(super) evidence: Vec<String>,
 }
 
@@ -91,7 +98,7 @@ impl Copies {
             Some(_) if reception.validated => self.retried += 1,
             Some(Failure::Ended(Ended::TimedOut)) if probe.settings.http3 => self.ignored += 1,
             Some(Failure::Ended(Ended::Closed)) => self.ignored += 1,
-            Some(failure) if !failure.is_of_server() => self.unanswered += 1,
+            Some(failure) if !failure.is_explicit() => self.unanswered += 1,
             _ => {}
         }
         if reception.early_data && reception.ended.is_none() {
@@ -108,7 +115,7 @@ impl Copies {
         self.evidence.push(line);
     }
 
-    /// Asks the witness. Without one, finds out what no response means.
+    /// Queries the witness. Without one, finds out what a missing response means.
     pub(super) fn count(&mut self, probe: &Probe<'_>, nonce: &str) -> Result<(), Stop> {
         self.executions = probe.executions(nonce)?;
         if self.executions.is_none() && self.ignored > 0 {
@@ -116,11 +123,11 @@ impl Copies {
         }
         match self.executions {
             Some(executions) => {
-                self.evidence.push(format!("the witness counted {executions} executions"));
+                self.evidence.push(count_text(executions));
             }
             None if self.silent() > 0 => {
-                self.silence_waits = probe.responds_early();
-                self.evidence.push(match self.silence_waits {
+                self.silence_means_waiting = probe.responds_early();
+                self.evidence.push(match self.silence_means_waiting {
                     true => "other first flights get their response before Finished".to_owned(),
                     false => "no first flight gets its response before Finished".to_owned(),
                 });
@@ -130,17 +137,17 @@ impl Copies {
         Ok(())
     }
 
-    /// Makes a full handshake. If it fails, the server ignored no copies: it was down.
+    /// Makes a full handshake. If it fails, the server was down and did not ignore the copies.
     fn expect_server(&mut self, probe: &Probe<'_>) {
         let sent = probe.send(&probe.build(FlightPlan::full(probe.hello())));
         let limit = probe.settings.limit;
-        if let Err(Stop(reason)) = sent.and_then(|mut it| it.expect_finished(limit)) {
+        if let Err(Stop(reason)) = sent.and_then(|mut exchange| exchange.expect_finished(limit)) {
             self.unanswered += self.ignored;
             self.evidence.push(format!("after the copies: {reason}"));
         }
     }
 
-    /// Those that TLS accepted and that got no response.
+    /// The number of copies that TLS accepted and that got no response.
     fn silent(&self) -> usize {
         self.accepted.saturating_sub(self.responded + self.too_early)
     }
@@ -186,7 +193,7 @@ impl Copies {
             ),
             None if self.silent() > 0 && self.accepted > 1 - originals.min(1) => {
                 let (accepted, silent) = (self.accepted, self.silent());
-                match self.silence_waits {
+                match self.silence_means_waiting {
                     true => (
                         Verdict::Pass,
                         format!(
@@ -209,7 +216,7 @@ impl Copies {
         Outcome::new(verdict, summary).with(evidence)
     }
 
-    /// A pass is none if the server may not have received each copy, or has not read it.
+    /// Makes a pass inconclusive if the server may not have received or read each copy.
     pub(super) fn qualify(&self, (verdict, summary): (Verdict, String)) -> (Verdict, String) {
         match verdict {
             Verdict::Pass if self.retried > 0 => (
@@ -259,13 +266,13 @@ mod tests {
     }
 
     #[test]
-    fn otherwise_a_response_before_finished_does() {
+    fn without_a_witness_a_response_before_finished_decides() {
         assert_eq!(verdict(0, 0, None), Verdict::Pass);
         assert_eq!(verdict(3, 1, None), Verdict::Fail);
         assert_eq!(verdict(3, 0, None), Verdict::Warn);
         let waits = |responded| {
             let copies = Copies { sent: 3, accepted: 3, responded, ..Copies::default() };
-            Copies { silence_waits: true, ..copies }.verdict(1).verdict
+            Copies { silence_means_waiting: true, ..copies }.verdict(1).verdict
         };
         assert_eq!(waits(0), Verdict::Pass);
         assert_eq!(waits(1), Verdict::Fail, "one ran");

@@ -21,20 +21,20 @@ pub(super) const CHECK: Check = Check {
 };
 
 /// A server that has closed a connection ignores its packets for a while (RFC 9000 section 10.2).
-const PAUSE: Duration = Duration::from_secs(1);
+const CLOSING_PERIOD: Duration = Duration::from_secs(1);
 
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let mut original = original(probe, "GET")?;
     original.exchange.close();
     let local = original.exchange.driver.local_address();
     let mut copies = original.copies();
-    // The port is free after this.
+    // Frees the port.
     drop(original.exchange);
-    probe.wait(PAUSE);
+    probe.wait(CLOSING_PERIOD);
     let mut sources: Vec<(&str, SocketAddr)> = Vec::new();
     if let Some(local) = local {
-        // The most different first: a server that finds connections by their ids takes the others for
-        // packets of its connection.
+        // The most different address first: a server that finds connections by their ids assigns
+        // later copies to the first one's connection.
         if local.ip() == Ipv4Addr::LOCALHOST {
             sources.push(("another address", (Ipv4Addr::new(127, 0, 0, 2), 0).into()));
         }
@@ -75,7 +75,11 @@ mod tests {
         let wrong = Behaviour { known_by: KnownBy::Address, ..Behaviour::default() };
         assert_proven_over_quic(&CHECK, &wrong, Verdict::Fail);
         let naive = Behaviour { known_by: KnownBy::ConnectionId, ..Behaviour::default() };
-        assert_eq!(verdict_over_quic(&CHECK, &naive, true), Verdict::Pass, "another check's");
+        assert_eq!(
+            verdict_over_quic(&CHECK, &naive, true),
+            Verdict::Pass,
+            "another check shows it"
+        );
         assert_eq!(verdict(&CHECK, &wrong, true), Verdict::NotApplicable, "over TCP");
     }
 }

@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc9846_8_a_response_before_finished_shows_it_without_a_witness() {
+    fn rfc9846_8_a_response_before_finished_shows_an_execution_without_a_witness() {
         assert_eq!(verdict(&CHECK, &wrong(), false), Verdict::Fail);
         assert_eq!(verdict(&CHECK, &Behaviour::default(), false), Verdict::Pass);
     }
@@ -83,12 +83,13 @@ mod tests {
             assert_eq!(verdict(check, &silent, false), Verdict::Warn, "nothing shows it");
         }
     }
+
     #[test]
     fn a_server_that_is_down_after_the_original_does_not_ignore_its_copies() {
         for fault in [Fault::Silent, Fault::Reset] {
-            // The survey, the ticket's connection and the original.
+            // The first three connections: the survey, the ticket and the original.
             let fault = Some((FaultyPart::Handshake, fault));
-            let crashes = Behaviour { fault, faultless: 3, ..Behaviour::default() };
+            let crashes = Behaviour { fault, faultless_connections: 3, ..Behaviour::default() };
             for check in [&CHECK, &replay_addresses::CHECK, &replay_connection_ids::CHECK] {
                 for witness in [false, true] {
                     let found = verdict_over_quic(check, &crashes, witness);
@@ -97,6 +98,7 @@ mod tests {
             }
         }
     }
+
     #[test]
     fn rfc9000_8_1_2_copies_that_get_a_retry_were_not_tested() {
         let right = Behaviour { validates_addresses: true, ..Behaviour::default() };

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc9846_8_without_a_witness_one_response_is_right() {
+    fn rfc9846_8_without_a_witness_one_response_passes() {
         assert_eq!(verdict(&CHECK, &Behaviour::default(), false), Verdict::Pass);
         let wrong = Behaviour { recorded: Recorded::Never, ..Behaviour::default() };
         assert_eq!(verdict(&CHECK, &wrong, false), Verdict::Fail);

@@ -23,23 +23,23 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-/// As an attacker can.
+/// Copies that an attacker can build.
 const FORGED: [(&str, ZeroRttPackets); 3] = [
     ("0-RTT packets unchanged, in the same datagram", ZeroRttPackets::Kept),
     ("0-RTT packets unchanged, in other datagrams", ZeroRttPackets::KeptApart),
     ("0-RTT packets with the new id", ZeroRttPackets::Relabelled),
 ];
 
-/// After that the server has forgotten the original's connection.
-const PAUSE: Duration = Duration::from_secs(1);
+/// After this time, the server has forgotten the original's connection.
+const CLOSING_PERIOD: Duration = Duration::from_secs(1);
 
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let mut original = original(probe, "GET")?;
     original.exchange.close();
     let mut copies = original.copies();
-    probe.wait(PAUSE);
+    probe.wait(CLOSING_PERIOD);
     for (label, zero_rtt) in FORGED {
-        let mut copy = probe.copy(&renamed(&original.flight, zero_rtt)?)?;
+        let mut copy = probe.copy(&with_new_id(&original.flight, zero_rtt)?)?;
         copies.receive(probe, &mut copy, label);
     }
     copies.count(probe, &original.nonce)?;
@@ -47,20 +47,21 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     if forged.executions.map_or(forged.responded > 0, |count| count > 1) {
         return Ok(forged.verdict(1));
     }
-    let mut own = Copies { evidence: copies.evidence, since: copies.since, ..Copies::default() };
-    let mut copy = probe.copy(&renamed(&original.flight, ZeroRttPackets::Protected)?)?;
-    own.receive(probe, &mut copy, "0-RTT packets protected anew");
-    own.count(probe, &original.nonce)?;
-    let (verdict, summary) = judge(&forged, &own);
-    Ok(Outcome::new(verdict, summary).with(own.evidence))
+    let mut reprotected =
+        Copies { evidence: copies.evidence, since: copies.since, ..Copies::default() };
+    let mut copy = probe.copy(&with_new_id(&original.flight, ZeroRttPackets::Protected)?)?;
+    reprotected.receive(probe, &mut copy, "0-RTT packets protected anew");
+    reprotected.count(probe, &original.nonce)?;
+    let (verdict, summary) = judge(&forged, &reprotected);
+    Ok(Outcome::new(verdict, summary).with(reprotected.evidence))
 }
 
-/// The verdict, if none of the flights ran that an attacker can build.
-fn judge(forged: &Copies, own: &Copies) -> (Verdict, String) {
-    // The first question to the witness was an execution, too.
-    let counted = own.executions.zip(forged.executions);
-    let ran = counted.map_or(own.responded > 0, |(now, before)| now > before + 1);
-    let found = match (ran, forged.accepted + own.accepted, counted) {
+/// The verdict if no forged copy ran.
+fn judge(forged: &Copies, reprotected: &Copies) -> (Verdict, String) {
+    // The first query of the witness was an execution too.
+    let counted = reprotected.executions.zip(forged.executions);
+    let ran = counted.map_or(reprotected.responded > 0, |(now, before)| now > before + 1);
+    let found = match (ran, forged.accepted + reprotected.accepted, counted) {
         (true, ..) => (
             Verdict::Warn,
             "the request ran again under another connection id; only who has the ticket's secret can \
@@ -85,10 +86,10 @@ fn judge(forged: &Copies, own: &Copies) -> (Verdict, String) {
             ),
         ),
     };
-    own.qualify(forged.qualify(found))
+    reprotected.qualify(forged.qualify(found))
 }
 
-fn renamed(flight: &FirstFlight, zero_rtt: ZeroRttPackets) -> Result<FirstFlight, Stop> {
+fn with_new_id(flight: &FirstFlight, zero_rtt: ZeroRttPackets) -> Result<FirstFlight, Stop> {
     let renamed = flight.with_connection_id(&connection_id(), zero_rtt);
     renamed.ok_or_else(|| Stop("the flight's packets cannot be rewritten".to_owned()))
 }
@@ -101,7 +102,7 @@ mod tests {
     use crate::checks::tests::{assert_proven_over_quic, verdict_over_quic};
 
     #[test]
-    fn rfc9846_8_a_server_that_knows_flights_by_their_ids_executes_the_clients_own() {
+    fn rfc9846_8_a_server_that_knows_flights_by_their_ids_executes_them_under_new_ids() {
         let naive = Behaviour { known_by: KnownBy::ConnectionId, ..Behaviour::default() };
         assert_proven_over_quic(&CHECK, &naive, Verdict::Warn);
         assert_eq!(verdict_over_quic(&CHECK, &naive, false), Verdict::Warn);

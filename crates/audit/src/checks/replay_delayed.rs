@@ -9,10 +9,10 @@ pub(super) const CHECK: Check = Check {
     name: "replay-delayed",
     title: "copies that are held back",
     section: "RFC 9846 section 8.2",
-    explanation: "Sends an original, and copies of it after 1, 5, 10, 20, 60 and 120 seconds (--delay), \
-                  over QUIC of an original each. A record of a flight has to live for as long as the \
-                  server takes the flight for fresh; one that expires before lets a copy run that only \
-                  had to wait.",
+    explanation: "Sends an original, and copies of it after 1, 5, 10, 20, 60 and 120 seconds (--delay). \
+                  Over QUIC, each copy has an original of its own. A record of a flight has to live \
+                  for as long as the server considers the flight fresh; if it expires before, a copy \
+                  only has to wait.",
     needs: Needs::EarlyData,
     concern: Concern::Replay,
     run,
@@ -21,10 +21,10 @@ pub(super) const CHECK: Check = Check {
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let mut delays: Vec<Duration> = probe.settings.delays.clone();
     delays.sort_unstable();
-    // Over QUIC a server takes a copy for packets of an earlier copy's connection, as they have its ids.
-    let delays_of_each = if probe.settings.http3 { 1 } else { delays.len().max(1) };
+    // Over QUIC a server assigns a copy to an earlier copy's connection, as both have the same ids.
+    let delays_per_original = if probe.settings.http3 { 1 } else { delays.len().max(1) };
     let mut originals = Vec::new();
-    for delays in delays.chunks(delays_of_each) {
+    for delays in delays.chunks(delays_per_original) {
         let mut original = original(probe, "GET")?;
         original.exchange.close();
         originals.push((original, delays));
@@ -56,7 +56,7 @@ mod tests {
     fn rfc9846_8_2_a_record_must_outlive_freshness() {
         let wrong = Behaviour { record_lifetime: Duration::from_secs(3), ..Behaviour::default() };
         assert_proven(&CHECK, &wrong, Verdict::Fail);
-        // Only the delay shows it.
+        // Only a delayed copy shows it.
         for check in [&replay_at_once::CHECK, &replay_concurrent::CHECK] {
             assert_eq!(verdict(check, &wrong, true), Verdict::Pass);
         }

@@ -24,22 +24,22 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let mut copies = original.copies();
     let mut ignored_by = Vec::new();
     for node in probe.others {
-        let ignored = copies.ignored;
+        let ignored_before = copies.ignored;
         match probe.send_to(node, &original.flight) {
             Ok(mut copy) => copies.receive(probe, &mut copy, &format!("copy to {}", node.address)),
             Err(error) => copies.evidence.push(format!("no copy to {}: {error}", node.address)),
         }
-        ignored_by.push(copies.ignored > ignored);
+        ignored_by.push(copies.ignored > ignored_before);
     }
     for (node, is_ignored) in probe.others.iter().zip(ignored_by) {
         let flight = probe.build(FlightPlan::resume(probe.hello(), &ticket));
-        // Without a response it has ignored no copy: it is down, or does not speak QUIC.
+        // A node without a response did not ignore a copy: it is down, or does not support QUIC.
         let Ok(mut resumed) = probe.send_to(node, &flight) else {
             copies.unanswered += usize::from(is_ignored);
             continue;
         };
         let reception = resumed.reception(probe.copy_limit());
-        let is_down = reception.ended.as_ref().is_some_and(|failure| !failure.is_of_server());
+        let is_down = reception.ended.as_ref().is_some_and(|failure| !failure.is_explicit());
         copies.unanswered += usize::from(is_ignored && is_down);
         let what = match (&reception.ended, reception.resumed) {
             (Some(_), _) => reception.to_string(),
@@ -64,7 +64,7 @@ mod tests {
     use crate::target::Node;
     use crate::{Settings, Verdict, audit};
 
-    /// Of a service with two nodes; the same in all of fifty runs.
+    /// The outcome at a service with two nodes. Asserts that the verdict is the same in 50 runs.
     fn with_node(keys: bool, register: bool, behaviour: &Behaviour, witness: bool) -> Outcome {
         let run = || outcome_with_node(&CHECK, behaviour, (keys, register), witness);
         let first = run();
@@ -90,7 +90,8 @@ mod tests {
         assert_eq!(with_node(true, false, &holds, true).verdict, Verdict::Pass);
         assert_eq!(verdict(&CHECK, &right, true), Verdict::NotApplicable, "one address");
     }
-    /// Over QUIC or TCP, where the other address is that of this server.
+
+    /// The outcome if the second address is that of `other`, or of the audited server itself.
     fn with_address_of(other: Option<&TestTarget>, settings: &Settings) -> Outcome {
         let behaviour = Behaviour { witness: settings.witness, ..Behaviour::default() };
         let target = TestTarget::new(behaviour, settings.http3);
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_receives_nothing_refuses_nothing() {
+    fn a_node_that_is_down_is_inconclusive() {
         for (http3, witness) in [(false, false), (false, true), (true, false), (true, true)] {
             let settings = Settings { http3, witness, ..settings() };
             for fault in Fault::ALL {

@@ -42,7 +42,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         }
         match reception.early_data {
             true => exchange.complete(),
-            false => exchange.finish(&request),
+            false => exchange.complete_and_send(&request),
         }
         accepted += usize::from(reception.early_data);
         let Some((response, _)) = exchange.response(probe.settings.limit) else {

@@ -20,8 +20,8 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-/// Between two records: less than usual limits.
-const PACE: Duration = Duration::from_secs(5);
+/// Shorter than usual time limits.
+const RECORD_INTERVAL: Duration = Duration::from_secs(5);
 
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     if probe.settings.http3 {
@@ -39,23 +39,23 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         return Err(Stop(format!("the server refused a fresh first flight: {reception}")));
     }
     let (started, limit) = (probe.now(), probe.settings.unfinished_limit);
-    let mut left = ticket.max_early_data.unwrap_or(0) as usize;
-    left = left.saturating_sub(start.len());
+    let mut remaining = ticket.max_early_data.unwrap_or(0) as usize;
+    remaining = remaining.saturating_sub(start.len());
     let mut records = 0;
     let ended = loop {
         let took = probe.now() - started;
         if took >= limit {
             break None;
         }
-        if left < FIELD.len() {
+        if remaining < FIELD.len() {
             return Err(Stop(format!(
                 "the ticket permits no more early data after {records} records"
             )));
         }
         exchange.driver.connection().send_early_data(FIELD);
-        (left, records) = (left - FIELD.len(), records + 1);
+        (remaining, records) = (remaining - FIELD.len(), records + 1);
         let alert = |event: &Event| matches!(event, Event::Alert(_));
-        match exchange.driver.wait_for(PACE.min(limit - took), alert) {
+        match exchange.driver.wait_for(RECORD_INTERVAL.min(limit - took), alert) {
             Err(Ended::TimedOut) => {}
             Ok(Event::Alert(alert)) => break Some(format!("the alert {}", alert.name())),
             Ok(_) => {}
@@ -88,7 +88,7 @@ mod tests {
     fn rfc8470_6_3_a_record_of_early_data_brings_no_more_time() {
         let wrong = Behaviour { timeout_restarts: true, ..Behaviour::default() };
         assert_proven(&CHECK, &wrong, Verdict::Warn);
-        // Nothing else shows it.
+        // No other check shows it.
         assert_eq!(verdict(&unfinished::CHECK, &wrong, true), Verdict::Pass);
         let small = Behaviour { max_early_data: Some(150), ..wrong };
         assert_eq!(verdict(&CHECK, &small, true), Verdict::Inconclusive);

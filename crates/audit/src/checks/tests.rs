@@ -55,17 +55,17 @@ pub(crate) fn settings() -> Settings {
     Settings { witness: true, ..Settings::new("localhost", "localhost", "/witness") }
 }
 
-/// The verdict about a server, which is the same in a few runs.
+/// The verdict about a server. Asserts that it is the same in five runs.
 pub(crate) fn verdict(check: &Check, behaviour: &Behaviour, witness: bool) -> Verdict {
     verdict_of_runs(check, behaviour, &Settings { witness, ..settings() }, 5)
 }
 
-/// The same over QUIC.
+/// As [`verdict`], over QUIC.
 pub(crate) fn verdict_over_quic(check: &Check, behaviour: &Behaviour, witness: bool) -> Verdict {
     verdict_of_runs(check, behaviour, &Settings { witness, http3: true, ..settings() }, 5)
 }
 
-/// The verdict about a server, which is the same in all runs.
+/// The verdict about a server. Asserts that it is the same in all runs.
 fn verdict_of_runs(
     check: &Check,
     behaviour: &Behaviour,
@@ -86,7 +86,7 @@ fn verdict_of_runs(
     first.verdict
 }
 
-/// The outcome at a service with two nodes, which share ticket keys and register or not.
+/// The outcome at a service with two nodes. `keys` and `register`: whether they share these.
 pub(crate) fn outcome_with_node(
     check: &Check,
     behaviour: &Behaviour,
@@ -110,7 +110,7 @@ pub(crate) fn assert_proven(check: &Check, wrong: &Behaviour, expected: Verdict)
     assert_proven_beside(check, &Behaviour::default(), wrong, expected);
 }
 
-/// The same with another right server.
+/// As [`assert_proven`], with another correct server.
 pub(crate) fn assert_proven_beside(
     check: &Check,
     right: &Behaviour,
@@ -124,18 +124,18 @@ pub(crate) fn assert_proven_beside(
     }
 }
 
-/// The same over TCP only.
+/// As [`assert_proven`], over TCP only.
 pub(crate) fn assert_proven_over_tcp(check: &Check, wrong: &Behaviour, expected: Verdict) {
     assert_proven_with(check, &Behaviour::default(), wrong, expected, &settings());
 }
 
-/// The same over QUIC.
+/// As [`assert_proven`], over QUIC only.
 pub(crate) fn assert_proven_over_quic(check: &Check, wrong: &Behaviour, expected: Verdict) {
     let settings = Settings { http3: true, ..settings() };
     assert_proven_with(check, &Behaviour::default(), wrong, expected, &settings);
 }
 
-/// The same with other settings.
+/// As [`assert_proven`], with another correct server and other settings.
 pub(crate) fn assert_proven_with(
     check: &Check,
     right: &Behaviour,
@@ -150,7 +150,7 @@ pub(crate) fn assert_proven_with(
 }
 
 #[test]
-fn a_server_that_refuses_all_early_data_does_so_for_no_fault() {
+fn a_refusal_of_all_early_data_is_inconclusive() {
     let refuses = Behaviour { accepts_early_data: false, ..Behaviour::default() };
     for check in [
         &super::ticket_age::CHECK,
@@ -163,7 +163,7 @@ fn a_server_that_refuses_all_early_data_does_so_for_no_fault() {
 }
 
 #[test]
-fn a_server_that_does_not_respond_to_a_fault_has_not_refused_it() {
+fn no_response_to_a_fault_is_inconclusive() {
     let hangs =
         Behaviour { hangs_on_errors: true, handshake_timeout: None, ..Behaviour::default() };
     for check in [&super::wrong_binder::CHECK, &super::changed_protocol::CHECK] {

@@ -19,16 +19,16 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-/// Seconds by which a flight claims to be older than it is.
-const OLDER: [u64; 6] = [2, 8, 15, 55, 300, 3600];
-/// Seconds by which a flight claims to be younger. Its ticket has to be older than that: an age below
-/// zero is no age.
-const YOUNGER: [u64; 3] = [2, 8, 15];
-/// More than this is no window.
+/// Seconds by which a flight's stated ticket age is too large.
+const OLDER_BY_SECONDS: [u64; 6] = [2, 8, 15, 55, 300, 3600];
+/// Seconds by which the age is too small. The ticket must be older than that, since a stated age
+/// cannot be negative.
+const YOUNGER_BY_SECONDS: [u64; 3] = [2, 8, 15];
+/// Seconds; a window of this size or more gives a warning.
 const MAX_WINDOW: u64 = 300;
 
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
-    // Before the others: a server that has just started may refuse all for as long as this takes.
+    // First, since a server that has just started may refuse all early data for a while.
     probe.expect_accepted()?;
     let (mut evidence, mut widest) = (Vec::new(), 0);
     let mut send = |ticket: &Ticket, sign: i64, shift: u64| -> Result<(), Stop> {
@@ -43,13 +43,14 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         evidence.push(format!("{signed:+} s: {reception}"));
         Ok(())
     };
-    for shift in OLDER {
+    for shift in OLDER_BY_SECONDS {
         send(&probe.ticket()?, 1, shift)?;
     }
-    let tickets = YOUNGER.iter().map(|_| probe.ticket()).collect::<Result<Vec<_>, _>>()?;
-    let oldest = YOUNGER.iter().max().copied().unwrap_or_default();
+    let tickets =
+        YOUNGER_BY_SECONDS.iter().map(|_| probe.ticket()).collect::<Result<Vec<_>, _>>()?;
+    let oldest = YOUNGER_BY_SECONDS.iter().max().copied().unwrap_or_default();
     probe.wait(Duration::from_secs(oldest + 1));
-    for (shift, ticket) in YOUNGER.into_iter().zip(&tickets) {
+    for (shift, ticket) in YOUNGER_BY_SECONDS.into_iter().zip(&tickets) {
         send(ticket, -1, shift)?;
     }
     let (verdict, summary) = match widest {

@@ -19,7 +19,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-/// A longer lifetime is not waited for.
+/// Longer lifetimes are not tested.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {

@@ -25,7 +25,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         let summary = "the server does not respond 425 to a POST in early data";
         return Ok(Outcome::new(Verdict::NotApplicable, summary));
     }
-    exchange.finish(&probe.request("POST", &nonce));
+    exchange.complete_and_send(&probe.request("POST", &nonce));
     let Some((again, _)) = exchange.response(probe.settings.limit) else {
         return Err(Stop("the retry got no response".to_owned()));
     };

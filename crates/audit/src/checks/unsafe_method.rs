@@ -1,6 +1,6 @@
-use super::replay::Copies;
 use firstflight_first_flight::FlightPlan;
 
+use super::replay::Copies;
 use super::{Check, Concern, Needs};
 use crate::Verdict;
 use crate::finding::Outcome;
@@ -42,7 +42,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     }
     copies.count(probe, &nonce)?;
     let is_silent = response.is_none() && copies.responded == 0;
-    if copies.executions.is_none() && is_silent && !silence_waits(probe)? {
+    if copies.executions.is_none() && is_silent && !silence_means_waiting(probe)? {
         let summary = "the POST got no response before the handshake was complete; only a witness can \
                        tell whether it ran";
         copies.evidence.push("a POST that runs may get its response as late".to_owned());
@@ -52,7 +52,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     Ok(Outcome::new(verdict, summary).with(copies.evidence))
 }
 
-/// The verdict, from the response to the first POST before its Finished, and what became of its copies.
+/// The verdict, from the response to the first POST before its Finished, and from its copies.
 fn judge(response: Option<&Response>, copies: &Copies) -> (Verdict, String) {
     let responses = copies.responded + usize::from(response.is_some_and(Response::executed));
     match (copies.executions, response) {
@@ -76,12 +76,13 @@ fn judge(response: Option<&Response>, copies: &Copies) -> (Verdict, String) {
     }
 }
 
-/// Whether no response to a POST means that it waits: one after a full handshake gets its response in
-/// half of the time that the early one had, and GETs in fresh flights get theirs before Finished.
-fn silence_waits(probe: &Probe<'_>) -> Result<bool, Stop> {
+/// Whether a POST without a response waits for the handshake: a POST after a full handshake gets
+/// its response in half of the time that the early one had, and GETs in fresh flights get theirs
+/// before Finished.
+fn silence_means_waiting(probe: &Probe<'_>) -> Result<bool, Stop> {
     let mut exchange = probe.send(&probe.build(FlightPlan::full(probe.hello())))?;
     exchange.expect_finished(probe.settings.limit)?;
-    exchange.finish(&probe.request("POST", &nonce()));
+    exchange.complete_and_send(&probe.request("POST", &nonce()));
     let is_fast = exchange.response(probe.settings.early_limit / 2).is_some();
     exchange.close();
     Ok(is_fast && probe.responds_early())
@@ -140,7 +141,7 @@ mod tests {
     fn rfc8470_3_a_post_without_a_response_waits_only_if_responses_are_fast() {
         let holds = Behaviour::default();
         assert_eq!(verdict(&CHECK, &holds, false), Verdict::Pass);
-        let slow = Behaviour { others_take: Duration::from_millis(1500), ..holds.clone() };
+        let slow = Behaviour { others_delay: Duration::from_millis(1500), ..holds.clone() };
         assert_eq!(verdict(&CHECK, &slow, false), Verdict::Warn);
         assert_eq!(verdict_over_quic(&CHECK, &slow, false), Verdict::Warn);
         assert_eq!(verdict(&CHECK, &slow, true), Verdict::Pass, "the witness counted none");

@@ -28,7 +28,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         (false, false) => (Verdict::Fail, "the handshake went on without the ticket"),
     };
     if verdict == Verdict::Pass {
-        // With the right binder it goes on.
+        // A flight with the right binder must be accepted.
         let flight = probe.build(FlightPlan::resume(probe.hello(), &probe.ticket()?));
         probe.send(&flight)?.expect_finished(probe.settings.limit)?;
     }

@@ -20,7 +20,7 @@ pub fn render(report: &Report) -> String {
         }
     };
     let open: Vec<&Finding> =
-        report.findings.iter().filter(|it| it.verdict <= Verdict::Inconclusive).collect();
+        report.findings.iter().filter(|finding| finding.verdict <= Verdict::Inconclusive).collect();
     let mut sections = vec![Section {
         id: "checks",
         title: "All checks".to_owned(),
@@ -36,7 +36,7 @@ pub fn render(report: &Report) -> String {
         });
     }
     let passed: Vec<&Finding> =
-        report.findings.iter().filter(|it| it.verdict == Verdict::Pass).collect();
+        report.findings.iter().filter(|finding| finding.verdict == Verdict::Pass).collect();
     if !passed.is_empty() {
         let body = html! { @for finding in passed { (folded(finding)) } };
         let title = "Evidence of what passed".to_owned();
@@ -105,14 +105,16 @@ fn connections(finding: &Finding) -> Markup {
             table {
                 thead { tr { @for column in columns { th scope="col" { (column) } } } }
                 tbody {
-                    @for it in &finding.connections { tr {
-                        td { (format!("{:.3} s", it.opened_ms as f64 / 1000.0)) }
-                        td { (it.address) }
-                        td { @if let Some(port) = it.local_port { (port) } }
-                        td { (it.first_flight_bytes) " bytes" }
-                        td { code { (it.first_flight_sha256.get(..16).unwrap_or_default()) } }
-                        td { (it.sent_bytes) " bytes" }
-                        td { (it.received_bytes) " bytes" }
+                    @for connection in &finding.connections { tr {
+                        td { (format!("{:.3} s", connection.opened_ms as f64 / 1000.0)) }
+                        td { (connection.address) }
+                        td { @if let Some(port) = connection.local_port { (port) } }
+                        td { (connection.first_flight_bytes) " bytes" }
+                        td { code {
+                            (connection.first_flight_sha256.get(..16).unwrap_or_default())
+                        } }
+                        td { (connection.sent_bytes) " bytes" }
+                        td { (connection.received_bytes) " bytes" }
                     } }
                 }
             }

@@ -1,4 +1,4 @@
-//! A report as JSON, and the schema of that.
+//! A report as JSON, and its JSON Schema.
 
 use schemars::generate::SchemaSettings;
 
@@ -15,7 +15,7 @@ pub fn render(report: &Report) -> String {
 /// Reads a report.
 ///
 /// # Errors
-/// If the text is no report of this version.
+/// If the text is not a report of this version.
 pub fn parse(text: &str) -> Result<Report, InvalidReport> {
     let report: Report =
         serde_json::from_str(text).map_err(|error| InvalidReport::Json(error.to_string()))?;
@@ -25,13 +25,13 @@ pub fn parse(text: &str) -> Result<Report, InvalidReport> {
     }
 }
 
-/// Why a text is no report.
+/// Why a text is not a report.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidReport {
-    /// It is no JSON of this form.
+    /// Not JSON of this form.
     #[error("not the JSON of an audit: {0}")]
     Json(String),
-    /// It is of another version.
+    /// Another version of the format.
     #[error("an audit with schema {0}; this version reads schema 1")]
     Schema(u32),
 }

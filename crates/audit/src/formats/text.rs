@@ -17,7 +17,8 @@ pub fn render(report: &Report) -> String {
     };
     let about = format!("{}, {}; {}; {proof}", report.address, report.server, report.date);
     let _ = writeln!(text, "{}\n\n{}", wrap(&about, ""), table(report));
-    for finding in report.findings.iter().filter(|it| it.verdict <= Verdict::Inconclusive) {
+    for finding in report.findings.iter().filter(|finding| finding.verdict <= Verdict::Inconclusive)
+    {
         let title = format!("{}: {} ({})", finding.check, finding.title, finding.section);
         let _ = writeln!(text, "\n{}", wrap(&title, ""));
         for line in &finding.evidence {
@@ -48,7 +49,7 @@ pub fn checklist() -> String {
             if verified {
                 line.push_str(&format!(" ({})", item.checks.join(", ")));
             }
-            // The box stands out.
+            // The first line is not indented.
             let wrapped = wrap(&line, "    ");
             let _ = writeln!(text, "{}", wrapped.strip_prefix("    ").unwrap_or(&wrapped));
         }

@@ -103,8 +103,9 @@ fn copies_are_byte_for_byte_the_original_and_have_their_times() {
         let (finding, packets, secrets) = captured("replay-delayed", over_quic);
         assert_eq!(finding.verdict, Verdict::Fail);
         let digests: Vec<&str> =
-            finding.connections.iter().map(|it| &*it.first_flight_sha256).collect();
-        let is_repeated = |digest: &&&str| digests.iter().filter(|it| it == digest).count() > 1;
+            finding.connections.iter().map(|connection| &*connection.first_flight_sha256).collect();
+        let is_repeated =
+            |digest: &&&str| digests.iter().filter(|other| other == digest).count() > 1;
         let repeated: Vec<_> = digests.iter().filter(is_repeated).collect();
         // Over QUIC each copy has an original of its own.
         let expected = if over_quic { 2 * DELAYS.len() } else { 1 + DELAYS.len() };
@@ -127,7 +128,7 @@ fn copies_are_byte_for_byte_the_original_and_have_their_times() {
     }
 }
 
-/// What the capture shows to somebody else: the packet analysis, which knows nothing of the audit.
+/// The capture is read by the packet analysis, which knows nothing of the audit.
 #[test]
 fn the_capture_is_decrypted_by_its_own_secrets() {
     let (_, packets, secrets) = captured("early-data-header", true);
@@ -141,9 +142,9 @@ fn the_capture_is_decrypted_by_its_own_secrets() {
     }
     assert!(observer.add_secrets(&secrets) > 0);
     let labels: Vec<_> = observer.finish().iter().map(|facts| facts.label()).collect();
-    let kinds = |wanted| labels.iter().flatten().filter(|label| label.kind == wanted).count();
-    assert!(kinds(LabelKind::EarlyAccepted) > 0, "{labels:?}");
-    assert!(kinds(LabelKind::Full) > 0, "{labels:?}");
+    let count = |kind| labels.iter().flatten().filter(|label| label.kind == kind).count();
+    assert!(count(LabelKind::EarlyAccepted) > 0, "{labels:?}");
+    assert!(count(LabelKind::Full) > 0, "{labels:?}");
 }
 
 /// The default delays, in seconds.

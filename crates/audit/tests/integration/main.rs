@@ -82,7 +82,7 @@ fn junit_has_failures_as_requested() {
 }
 
 #[test]
-fn html_escapes_what_the_server_says() {
+fn html_escapes_the_server_field() {
     let page = html::render(&report());
     assert!(page.contains("nginx/1.22.1 &lt;b&gt;") && !page.contains("1.22.1 <b>"));
     assert!(page.contains("proxy_set_header Early-Data"), "the remedy for nginx");

@@ -1,11 +1,12 @@
-//! A baseline for `firstflight serve` over QUIC: quinn with `firstflight_quic` and nothing else. It
-//! has no gate, register, limits, log or HTTP library, and its tickets are not encrypted. Every
-//! request gets the same KiB as response.
+//! A baseline for `firstflight serve` over QUIC: only quinn with `firstflight_quic`. It has no
+//! gate, register, limits, log or HTTP library, and its tickets are not encrypted. Every request
+//! gets the same KiB as response.
 //!
 //!     bare_quic_server CERTIFICATE KEY [PORT] [no-gso] [quinn-proto]
 //!
 //! One thread, one socket. With `no-gso`, each datagram is sent with a separate call. With
-//! `quinn-proto`, it is quinn's state machines alone. `make bench` compares servers with both.
+//! `quinn-proto`, it uses quinn's state machines without quinn's tasks. `make bench` compares
+//! servers with both.
 
 mod state_machines;
 
@@ -51,7 +52,7 @@ fn server(certificate: &Path, key: &Path, port: u16, gso: bool) -> Result<Server
     let mut config = AcceptorConfig::new(Identity::from_files(certificate, key)?);
     config.alpn = vec![b"h3".to_vec()];
     config.early_data = true;
-    config.sealer = Some(Arc::new(InTheClear));
+    config.sealer = Some(Arc::new(PlaintextTickets));
     let crypto = ServerCrypto::new(config)?;
     let keys = Arc::new(TicketKeys::in_process(Schedule::default(), now()));
     let refusing = crypto.for_connection(Box::new(|_| false), None);
@@ -112,9 +113,9 @@ async fn response(connection: &Connection, page: Bytes) -> Result<(), Failed> {
 }
 
 /// Issues tickets without encryption.
-struct InTheClear;
+struct PlaintextTickets;
 
-impl TicketSealer for InTheClear {
+impl TicketSealer for PlaintextTickets {
     fn max_overhead(&self) -> usize {
         0
     }

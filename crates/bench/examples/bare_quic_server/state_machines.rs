@@ -1,4 +1,4 @@
-//! The same on quinn-proto's state machines alone: one loop on one thread, without a runtime.
+//! The same server on quinn-proto's state machines alone: one loop, one thread, no runtime.
 
 use std::io::IoSliceMut;
 use std::net::UdpSocket;
@@ -25,15 +25,15 @@ pub(crate) struct Server {
     pub(crate) page: Bytes,
 }
 
-struct Serving {
+struct ServerLoop {
     server: Server,
     endpoint: Endpoint,
     state: UdpSocketState,
-    /// By handle.
+    /// Indexed by handle.
     connections: Vec<Option<Connection>>,
-    /// Those that have received something.
+    /// Connections with new events.
     touched: Vec<ConnectionHandle>,
-    space: Vec<u8>,
+    send_buffer: Vec<u8>,
 }
 
 impl Server {
@@ -42,31 +42,32 @@ impl Server {
         self.endpoint.supported_versions(vec![1]);
         let config = (Arc::new(self.endpoint.clone()), Arc::new(self.config.clone()));
         let endpoint = Endpoint::new(config.0, Some(config.1), true, None);
-        let (connections, touched, space) = (Vec::new(), Vec::new(), Vec::new());
-        let mut serving = Serving { server: self, endpoint, state, connections, touched, space };
+        let (connections, touched, send_buffer) = (Vec::new(), Vec::new(), Vec::new());
+        let mut server_loop =
+            ServerLoop { server: self, endpoint, state, connections, touched, send_buffer };
         let mut buffer = vec![0; BATCH_SIZE << 16];
         loop {
-            serving.wait()?;
-            serving.receive(&mut buffer);
+            server_loop.wait()?;
+            server_loop.receive(&mut buffer);
             let now = Instant::now();
-            for (index, connection) in serving.connections.iter_mut().enumerate() {
+            for (index, connection) in server_loop.connections.iter_mut().enumerate() {
                 let Some(connection) = connection else { continue };
                 if connection.poll_timeout().is_some_and(|due| due <= now) {
                     connection.handle_timeout(now);
-                    serving.touched.push(ConnectionHandle(index));
+                    server_loop.touched.push(ConnectionHandle(index));
                 }
             }
-            let mut touched = std::mem::take(&mut serving.touched);
+            let mut touched = std::mem::take(&mut server_loop.touched);
             touched.sort_unstable();
             touched.dedup();
             for handle in touched {
-                serving.advance(handle, now);
+                server_loop.advance(handle, now);
             }
         }
     }
 }
 
-impl Serving {
+impl ServerLoop {
     /// Waits for a datagram or a timer.
     fn wait(&mut self) -> Result<(), Failed> {
         let now = Instant::now();
@@ -91,9 +92,9 @@ impl Serving {
             while !received.is_empty() {
                 let datagram = received.split_to(meta.stride.clamp(1, received.len()));
                 let ecn = meta.ecn.and_then(|ecn| EcnCodepoint::from_bits(ecn as u8));
-                self.space.clear();
-                let (remote, space) = (meta.addr, &mut self.space);
-                match self.endpoint.handle(now, remote, meta.dst_ip, ecn, datagram, space) {
+                self.send_buffer.clear();
+                let (remote, send_buffer) = (meta.addr, &mut self.send_buffer);
+                match self.endpoint.handle(now, remote, meta.dst_ip, ecn, datagram, send_buffer) {
                     Some(DatagramEvent::NewConnection(incoming)) => self.accept(incoming),
                     Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                         if let Some(connection) = &mut self.connections[handle.0] {
@@ -111,9 +112,9 @@ impl Serving {
     fn accept(&mut self, incoming: Incoming) {
         let mut config = self.server.config.clone();
         config.crypto = self.server.crypto.for_connection(Box::new(|_| true), None);
-        self.space.clear();
+        self.send_buffer.clear();
         let (now, config) = (Instant::now(), Some(Arc::new(config)));
-        let accepted = self.endpoint.accept(incoming, now, &mut self.space, config);
+        let accepted = self.endpoint.accept(incoming, now, &mut self.send_buffer, config);
         let Ok((handle, mut connection)) = accepted else { return };
         // Empty SETTINGS (RFC 9114 section 6.2.1).
         if let Some(control) = connection.streams().open(Dir::Uni) {
@@ -135,8 +136,8 @@ impl Serving {
         }
         let is_drained = self.forward(handle, &mut connection);
         loop {
-            self.space.clear();
-            let transmit = connection.poll_transmit(now, 10, &mut self.space);
+            self.send_buffer.clear();
+            let transmit = connection.poll_transmit(now, 10, &mut self.send_buffer);
             let Some(transmit) = transmit else { break };
             self.send(&transmit);
         }
@@ -161,7 +162,7 @@ impl Serving {
         let transmit = quinn_udp::Transmit {
             destination: transmit.destination,
             ecn: transmit.ecn.and_then(|ecn| quinn_udp::EcnCodepoint::from_bits(ecn as u8)),
-            contents: &self.space[..transmit.size],
+            contents: &self.send_buffer[..transmit.size],
             segment_size: transmit.segment_size,
             src_ip: transmit.src_ip,
         };
@@ -170,7 +171,7 @@ impl Serving {
     }
 }
 
-/// A request fits into one datagram, so it is here when its stream is.
+/// Responds to a request, which fits into one datagram and so arrives with its stream.
 fn respond(connection: &mut Connection, id: StreamId, page: &Bytes) {
     if let Ok(mut chunks) = connection.recv_stream(id).read(true) {
         while let Ok(Some(_)) = chunks.next(usize::MAX) {}

@@ -17,13 +17,13 @@ pub(crate) struct Arguments {
     cells: Option<Vec<String>>,
     /// Numbers of idle connections.
     pub(crate) idle: Vec<usize>,
-    /// Orders cells and servers.
+    /// Seed of the order of cells and servers.
     pub(crate) seed: u64,
     pub(crate) list: bool,
-    /// Whether clients close connections over TCP, and not the servers.
+    /// Whether the client closes TCP connections, and not the server.
     pub(crate) client_closes: bool,
     /// The machine's load average before the run.
-    pub(crate) busy: f64,
+    pub(crate) load_average: f64,
 }
 
 impl Arguments {
@@ -43,7 +43,7 @@ impl Arguments {
             seed: 1,
             list: false,
             client_closes: false,
-            busy: load_average(),
+            load_average: load_average(),
         };
         let mut words = words;
         while let Some(flag) = words.next() {
@@ -63,9 +63,9 @@ impl Arguments {
                 "--connections" => parsed.connections = value.parse()?,
                 "--server-core" => parsed.server_core = value.parse()?,
                 "--seed" => parsed.seed = value.parse()?,
-                "--firstflight" => parsed.firstflight.push(program(&value)?),
-                "--nginx" => parsed.nginx.push(program(&value)?),
-                "--server-cmd" => parsed.commands.push(command(&value)?),
+                "--firstflight" => parsed.firstflight.push(parse_program(&value)?),
+                "--nginx" => parsed.nginx.push(parse_program(&value)?),
+                "--server-cmd" => parsed.commands.push(parse_command(&value)?),
                 "--servers" => parsed.servers = list(&value),
                 "--cells" => parsed.cells = Some(list(&value)),
                 "--idle" => {
@@ -79,7 +79,7 @@ impl Arguments {
             return Err("give --output, the directory for the results".into());
         }
         match (&parsed.cells, parsed.idle.is_empty()) {
-            (None, true) => parsed.idle = IDLE.to_vec(),
+            (None, true) => parsed.idle = DEFAULT_IDLE.to_vec(),
             (None, false) => parsed.cells = Some(Vec::new()),
             (Some(_), _) => {}
         }
@@ -102,27 +102,27 @@ impl Arguments {
     }
 }
 
-/// Idle connections, unless `--cells` or `--idle` select something else.
-const IDLE: [usize; 3] = [10, 1_000, 50_000];
+/// Numbers of idle connections, unless `--cells` or `--idle` is given.
+const DEFAULT_IDLE: [usize; 3] = [10, 1_000, 50_000];
 
-/// `NAME=PROGRAM`.
-fn program(value: &str) -> Result<(String, PathBuf), Failed> {
-    let (name, path) = named(value)?;
-    // Servers start in directories of their own.
+/// Parses `NAME=PROGRAM`.
+fn parse_program(value: &str) -> Result<(String, PathBuf), Failed> {
+    let (name, path) = split_name(value)?;
+    // Absolute, because servers start in their own directories.
     let path = std::fs::canonicalize(path).map_err(|error| format!("{path}: {error}"))?;
     Ok((name, path))
 }
 
-/// `NAME=COMMAND` with `{port}`.
-fn command(value: &str) -> Result<(String, String), Failed> {
-    let (name, command) = named(value)?;
+/// Parses `NAME=COMMAND` with `{port}`.
+fn parse_command(value: &str) -> Result<(String, String), Failed> {
+    let (name, command) = split_name(value)?;
     if !command.contains("{port}") {
         return Err(format!("{command:?} lacks {{port}}, the port to listen on").into());
     }
     Ok((name, command.to_owned()))
 }
 
-fn named(value: &str) -> Result<(String, &str), Failed> {
+fn split_name(value: &str) -> Result<(String, &str), Failed> {
     match value.split_once('=') {
         Some((name, rest)) if !name.is_empty() && !rest.is_empty() => Ok((name.to_owned(), rest)),
         _ => Err(format!("{value:?} is not NAME=VALUE").into()),
@@ -130,7 +130,7 @@ fn named(value: &str) -> Result<(String, &str), Failed> {
 }
 
 fn list(value: &str) -> Vec<String> {
-    value.split(',').filter(|one| !one.is_empty()).map(ToOwned::to_owned).collect()
+    value.split(',').filter(|item| !item.is_empty()).map(ToOwned::to_owned).collect()
 }
 
 fn load_average() -> f64 {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused_with_the_reason() {
+    fn invalid_arguments_are_refused_with_the_reason() {
         for (line, reason) in [
             ("", "--output"),
             ("--output", "needs a value"),

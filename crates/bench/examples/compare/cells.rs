@@ -1,32 +1,33 @@
-//! Work that servers are compared by.
+//! The workloads by which servers are compared.
 
 use firstflight_bench::{LoadHandshake, Transport};
 use firstflight_samples::HttpVersion;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 
-/// Work that servers are compared by.
+/// A workload by which servers are compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Cell {
     /// A connection with one request for a file of 1 KiB.
     Connection(Transport, LoadHandshake),
-    /// A request on a connection that is kept.
-    Kept(HttpVersion, Content),
+    /// Requests on persistent connections.
+    KeepAlive(HttpVersion, Content),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Content {
     /// A file of this name.
     File(&'static str),
-    /// From an upstream, over connections that are kept.
+    /// A file of this name from an upstream, over persistent connections.
     Proxied(&'static str),
 }
 
 /// The files of each server, with their sizes.
 pub(crate) const FILES: [(&str, u64); 3] = [("1k", 1 << 10), ("1m", 1 << 20), ("100m", 100 << 20)];
 
-/// Fewer at a time, since a server need not have all of a large file in memory for each.
-const LARGE: [(&str, usize); 2] = [("1m", 8), ("100m", 2)];
+/// Limits the connections that request a large file, so that a server need not hold all of it in
+/// memory for many connections.
+const MAX_CONNECTIONS: [(&str, usize); 2] = [("1m", 8), ("100m", 2)];
 
 impl Cell {
     pub(crate) fn all() -> Vec<Self> {
@@ -37,8 +38,10 @@ impl Cell {
             }
         }
         for http in [HttpVersion::One, HttpVersion::Two, HttpVersion::Three] {
-            cells.extend(["1k", "1m", "100m"].map(|name| Self::Kept(http, Content::File(name))));
-            cells.extend(["1k", "1m"].map(|name| Self::Kept(http, Content::Proxied(name))));
+            cells.extend(
+                ["1k", "1m", "100m"].map(|name| Self::KeepAlive(http, Content::File(name))),
+            );
+            cells.extend(["1k", "1m"].map(|name| Self::KeepAlive(http, Content::Proxied(name))));
         }
         cells
     }
@@ -46,14 +49,16 @@ impl Cell {
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Connection(transport, kind) => format!("{}, {}", transport.name(), kind.name()),
-            Self::Kept(http, content) => format!("kept HTTP/{}, {}", http.name(), content.name()),
+            Self::KeepAlive(http, content) => {
+                format!("kept HTTP/{}, {}", http.name(), content.name())
+            }
         }
     }
 
-    /// The cell of full handshakes over the same transport, which comes before.
+    /// The name of the cell of full handshakes over the same transport, which comes before.
     pub(crate) fn full_handshake(&self) -> Option<String> {
         match self {
-            Self::Connection(_, LoadHandshake::Full) | Self::Kept(..) => None,
+            Self::Connection(_, LoadHandshake::Full) | Self::KeepAlive(..) => None,
             Self::Connection(transport, _) => {
                 Some(Self::Connection(*transport, LoadHandshake::Full).name())
             }
@@ -64,31 +69,31 @@ impl Cell {
         match self {
             Self::Connection(Transport::Tcp, _) => HttpVersion::One,
             Self::Connection(Transport::Quic, _) => HttpVersion::Three,
-            Self::Kept(http, _) => *http,
+            Self::KeepAlive(http, _) => *http,
         }
     }
 
     pub(crate) fn content(&self) -> Content {
         match self {
             Self::Connection(..) => Content::File("1k"),
-            Self::Kept(_, content) => *content,
+            Self::KeepAlive(_, content) => *content,
         }
     }
 }
 
-/// The cells in a random order, but of the connections over a transport the full handshakes first:
-/// the others need their cost.
+/// The cells in a random order. Over each transport, full handshakes precede the other handshakes,
+/// which need their cost.
 pub(crate) fn shuffled(cells: &[Cell], random: &mut StdRng) -> Vec<Cell> {
     let mut cells = cells.to_vec();
     cells.shuffle(random);
     for full in
         [Transport::Tcp, Transport::Quic].map(|over| Cell::Connection(over, LoadHandshake::Full))
     {
-        let needs = |cell: &Cell| *cell == full || cell.full_handshake() == Some(full.name());
-        let first = cells.iter().position(needs);
-        let place = cells.iter().position(|cell| *cell == full);
-        if let Some((first, place)) = first.zip(place) {
-            cells.swap(first, place);
+        let depends = |cell: &Cell| *cell == full || cell.full_handshake() == Some(full.name());
+        let first = cells.iter().position(depends);
+        let position = cells.iter().position(|cell| *cell == full);
+        if let Some((first, position)) = first.zip(position) {
+            cells.swap(first, position);
         }
     }
     cells
@@ -115,10 +120,10 @@ impl Content {
         FILES.iter().find(|(file, _)| *file == name).map_or(0, |(_, bytes)| *bytes)
     }
 
-    pub(crate) fn connections(self, wanted: usize) -> usize {
+    pub(crate) fn connections(self, requested: usize) -> usize {
         let (Self::File(name) | Self::Proxied(name)) = self;
-        let large = LARGE.iter().find(|(large, _)| *large == name);
-        large.map_or(wanted, |(_, limit)| wanted.min(*limit))
+        let large = MAX_CONNECTIONS.iter().find(|(large, _)| *large == name);
+        large.map_or(requested, |(_, limit)| requested.min(*limit))
     }
 }
 
@@ -144,13 +149,16 @@ mod tests {
     }
 
     #[test]
-    fn each_round_has_another_order_in_which_full_handshakes_precede_what_needs_them() {
+    fn rounds_differ_in_order_and_full_handshakes_precede_cells_that_need_their_cost() {
         let (all, mut random) = (Cell::all(), StdRng::seed_from_u64(1));
         let rounds = [(); 20].map(|()| shuffled(&all, &mut random));
         for round in &rounds {
-            let place = |name: &str| round.iter().position(|cell| cell.name() == name).unwrap();
+            let position = |name: &str| round.iter().position(|cell| cell.name() == name).unwrap();
             for cell in round.iter().filter(|cell| cell.full_handshake().is_some()) {
-                assert!(place(&cell.full_handshake().unwrap()) < place(&cell.name()), "{round:?}");
+                assert!(
+                    position(&cell.full_handshake().unwrap()) < position(&cell.name()),
+                    "{round:?}"
+                );
             }
             assert_eq!(round.len(), all.len());
         }

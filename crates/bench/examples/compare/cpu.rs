@@ -5,8 +5,8 @@ use nix::time::{clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 use procfs::process::{Stat, all_processes};
 
-/// The CPU time of processes so far. The kernel tells the sum exactly, and its parts by ticks of
-/// 10 ms.
+/// The CPU time of processes so far. The kernel reports the sum exactly, but user and system time
+/// in ticks of 10 ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct CpuTime {
     exact: Duration,
@@ -15,18 +15,18 @@ pub(crate) struct CpuTime {
 }
 
 impl CpuTime {
-    /// That of a process and all processes below it, with those of their threads that have ended.
+    /// The CPU time of a process and its descendants, including their threads that have ended.
     pub(crate) fn of_tree(root: u32) -> Self {
         let mut time = Self::default();
         for stat in tree(root) {
-            time.exact += exact(stat.pid);
+            time.exact += exact_cpu_time(stat.pid);
             time.user_ticks += stat.utime;
             time.system_ticks += stat.stime;
         }
         time
     }
 
-    /// User and system time since then, in microseconds.
+    /// User and system time since `before`, in microseconds.
     pub(crate) fn since(self, before: Self) -> (f64, f64) {
         let all = self.exact.saturating_sub(before.exact).as_secs_f64() * 1e6;
         let system = self.system_ticks.saturating_sub(before.system_ticks) as f64;
@@ -36,12 +36,12 @@ impl CpuTime {
     }
 }
 
-/// The resident memory of a process and all processes below it.
+/// The resident memory of a process and its descendants.
 pub(crate) fn memory_kib(root: u32) -> u64 {
     tree(root).iter().map(|stat| stat.rss * procfs::page_size() / 1024).sum()
 }
 
-/// The processes below this one that still run.
+/// The descendants of this process that still run.
 pub(crate) fn descendants() -> Vec<i32> {
     let own = std::process::id();
     let others =
@@ -53,16 +53,19 @@ pub(crate) fn descendants() -> Vec<i32> {
 const ZOMBIE: char = 'Z';
 
 fn tree(root: u32) -> Vec<Stat> {
-    let mut stats: Vec<Stat> =
-        all_processes().into_iter().flatten().filter_map(|one| one.ok()?.stat().ok()).collect();
+    let mut stats: Vec<Stat> = all_processes()
+        .into_iter()
+        .flatten()
+        .filter_map(|process| process.ok()?.stat().ok())
+        .collect();
     let relations: Vec<(i32, i32)> = stats.iter().map(|stat| (stat.pid, stat.ppid)).collect();
-    let tree = below(root as i32, &relations);
+    let tree = with_descendants(root as i32, &relations);
     stats.retain(|stat| tree.contains(&stat.pid));
     stats
 }
 
 /// A process and its descendants, by pairs of process and parent.
-fn below(root: i32, relations: &[(i32, i32)]) -> HashSet<i32> {
+fn with_descendants(root: i32, relations: &[(i32, i32)]) -> HashSet<i32> {
     let mut found: HashSet<i32> = [root].into();
     loop {
         let before = found.len();
@@ -77,7 +80,7 @@ fn below(root: i32, relations: &[(i32, i32)]) -> HashSet<i32> {
     }
 }
 
-fn exact(pid: i32) -> Duration {
+fn exact_cpu_time(pid: i32) -> Duration {
     let clock = clock_getcpuclockid(Pid::from_raw(pid));
     clock.and_then(clock_gettime).map_or(Duration::ZERO, Duration::from)
 }
@@ -105,7 +108,7 @@ mod tests {
     #[test]
     fn workers_of_workers_belong_to_the_server() {
         let relations = [(30, 20), (20, 10), (10, 1), (11, 1), (12, 11)];
-        assert_eq!(below(10, &relations), [10, 20, 30].into());
+        assert_eq!(with_descendants(10, &relations), [10, 20, 30].into());
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Connections that wait for their next request: what each holds of a server's memory, what others
-//! cost beside them, and what is left when they have closed.
+//! Idle connections: the memory that a server holds for each, the cost of requests on active
+//! connections beside them, and the memory that remains after they have closed.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::thread::sleep;
 use std::time::Duration;
 
-use firstflight_bench::{KeptConfig, Limit, run_kept};
+use firstflight_bench::{KeepAliveConfig, Limit, run_keep_alive};
 use firstflight_samples::HttpVersion;
 use firstflight_tls::{
     CipherPolicy, ConnectOptions, Connector, ConnectorConfig, Progress, TlsConnection, Trust,
@@ -21,54 +21,57 @@ use crate::arguments::Arguments;
 use crate::seconds;
 use crate::servers::{Running, Server, Site};
 
-/// What a server with idle connections needs.
+/// Memory and CPU of a server with idle connections.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct IdleRow {
     pub(crate) server: String,
     /// The version of HTTP.
     http: &'static str,
     idle: usize,
-    /// KiB of resident memory for each idle connection, the kernel's excluded.
+    /// KiB of resident memory for each idle connection, without kernel memory.
     kib_each: f64,
-    /// The same after all have closed.
+    /// The same after all idle connections have closed.
     kib_each_after: f64,
-    /// Microseconds of the server's CPU for a request on one of the active connections beside them.
+    /// Microseconds of the server's CPU for a request on active connections beside the idle ones.
     active_us: f64,
-    /// Their mean response time in milliseconds.
+    /// Mean response time of these requests in milliseconds.
     active_ms: f64,
     /// The share of a core that the server takes while nobody sends anything, in percent.
     idle_cpu_percent: f64,
 }
 
 /// Connections that make requests beside the idle ones.
-const ACTIVE: usize = 1000;
+const ACTIVE_CONNECTIONS: usize = 1000;
 
-/// Opened and closed first: what they leave belongs to no connection.
-const WARM_UP: usize = 200;
+/// Connections that are opened and closed first. The memory that remains is the baseline.
+const WARM_UP_CONNECTIONS: usize = 200;
 
-/// The versions of HTTP over TCP. A QUIC client is too large to have 50,000 of.
-const HTTP: [HttpVersion; 2] = [HttpVersion::One, HttpVersion::Two];
+/// The versions of HTTP over TCP. A QUIC client needs too much memory for 50,000.
+const HTTP_VERSIONS: [HttpVersion; 2] = [HttpVersion::One, HttpVersion::Two];
 
 /// Lets this process, and the servers that it starts, have a file open for each connection. Returns
 /// the numbers of connections, lowered to what the system allows.
-pub(crate) fn allow(idle: &[usize]) -> io::Result<Vec<usize>> {
+pub(crate) fn raise_file_limit(idle: &[usize]) -> io::Result<Vec<usize>> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    let others = WARM_UP + 3 * ACTIVE;
-    let wanted = (idle.iter().max().copied().unwrap_or_default() + others) as u64;
-    let raised = setrlimit(Resource::RLIMIT_NOFILE, soft.max(wanted), hard.max(wanted));
+    let other_files = WARM_UP_CONNECTIONS + 3 * ACTIVE_CONNECTIONS;
+    let needed = (idle.iter().max().copied().unwrap_or_default() + other_files) as u64;
+    let raised = setrlimit(Resource::RLIMIT_NOFILE, soft.max(needed), hard.max(needed));
     if raised.is_ok() {
         return Ok(idle.to_vec());
     }
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     eprintln!("{hard} open files are allowed, so fewer idle connections; raise `ulimit -Hn`");
-    let most = (hard as usize).saturating_sub(others);
-    let mut allowed: Vec<_> = idle.iter().map(|count| (*count).min(most)).collect();
+    let max_idle = (hard as usize).saturating_sub(other_files);
+    if max_idle == 0 {
+        return Err(io::Error::other(format!("{hard} open files are too few: {needed} are needed")));
+    }
+    let mut allowed: Vec<_> = idle.iter().map(|count| (*count).min(max_idle)).collect();
     allowed.dedup();
     Ok(allowed)
 }
 
-/// Measures a server that is started anew for each row. Returns what has come about, and why the
-/// rest has not.
+/// Measures a server, which is started again for each row. Returns the rows up to the first
+/// failure, and the reason for it.
 pub(crate) fn measure(
     server: &Server,
     site: &Site,
@@ -76,11 +79,11 @@ pub(crate) fn measure(
     arguments: &Arguments,
 ) -> (Vec<IdleRow>, Option<String>) {
     let mut rows = Vec::new();
-    for http in HTTP {
+    for http in HTTP_VERSIONS {
         for idle in idle {
             let row = server
                 .start(site, arguments.server_core)
-                .and_then(|running| row(&running, http, *idle, arguments));
+                .and_then(|running| measure_row(&running, http, *idle, arguments));
             match row {
                 Ok(row) => rows.push(row),
                 Err(reason) => {
@@ -92,7 +95,7 @@ pub(crate) fn measure(
     (rows, None)
 }
 
-fn row(
+fn measure_row(
     server: &Running,
     http: HttpVersion,
     idle: usize,
@@ -102,37 +105,37 @@ fn row(
     let open = |numbers: Range<usize>| {
         numbers.map(|number| client.open(number)).collect::<Result<Vec<_>, _>>()
     };
-    drop(open(0..WARM_UP)?);
+    drop(open(0..WARM_UP_CONNECTIONS)?);
     sleep(SETTLE_TIME);
     let before = server.memory_kib();
-    let waiting = open(0..idle)?;
+    let idle_connections = open(0..idle)?;
     sleep(SETTLE_TIME);
     let each = |kib: u64| kib.saturating_sub(before) as f64 / idle as f64;
     let kib_each = each(server.memory_kib());
-    let still = server.cpu_time();
+    let cpu_before = server.cpu_time();
     sleep(SETTLE_TIME);
-    let (user, system) = server.cpu_time().since(still);
-    drop(waiting);
+    let (user, system) = server.cpu_time().since(cpu_before);
+    drop(idle_connections);
     sleep(4 * SETTLE_TIME);
-    // Before the active connections, whose memory belongs to no idle one.
+    // Measured before the active connections, whose memory must not count.
     let kib_each_after = each(server.memory_kib());
-    // From other addresses: the ports of those before may still be in TIME_WAIT.
-    let first = idle.next_multiple_of(PORTS_USED);
-    let waiting = open(first..first + idle)?;
-    let mut used = server.cpu_time();
-    let config = KeptConfig {
+    // Other addresses, because the earlier ports may still be in TIME_WAIT.
+    let first = idle.next_multiple_of(CONNECTIONS_PER_ADDRESS);
+    let idle_connections = open(first..first + idle)?;
+    let mut cpu_before = server.cpu_time();
+    let config = KeepAliveConfig {
         address: server.address,
         path: "/1k".to_owned(),
         credentials: None,
         http,
         ciphers: ciphers(),
-        connections: ACTIVE,
+        connections: ACTIVE_CONNECTIONS,
         limit: Limit::Time(seconds(arguments.seconds)),
     };
-    let active =
-        run_kept(&config, || used = server.cpu_time()).map_err(|error| error.to_string())?;
-    let (active_user, active_system) = server.cpu_time().since(used);
-    drop(waiting);
+    let active = run_keep_alive(&config, || cpu_before = server.cpu_time())
+        .map_err(|error| error.to_string())?;
+    let (active_user, active_system) = server.cpu_time().since(cpu_before);
+    drop(idle_connections);
     Ok(IdleRow {
         server: server.name.clone(),
         http: http.name(),
@@ -140,12 +143,12 @@ fn row(
         kib_each,
         kib_each_after,
         active_us: (active_user + active_system) / active.completed as f64,
-        active_ms: ACTIVE as f64 * active.seconds / active.completed as f64 * 1e3,
+        active_ms: ACTIVE_CONNECTIONS as f64 * active.seconds / active.completed as f64 * 1e3,
         idle_cpu_percent: (user + system) / SETTLE_TIME.as_secs_f64() / 1e4,
     })
 }
 
-/// Enough for a server to handle what has arrived, and to give memory back.
+/// Time for a server to handle pending events, and to release memory.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 
 fn ciphers() -> CipherPolicy {
@@ -156,7 +159,7 @@ fn ciphers() -> CipherPolicy {
     }
 }
 
-/// Makes one request on each connection.
+/// Opens connections and makes one request on each.
 struct Client {
     connector: Connector,
     address: SocketAddr,
@@ -174,8 +177,8 @@ impl Client {
         Ok(Self { connector, address, http })
     }
 
-    /// A connection after its first response. Its TLS is dropped on this side, so that thousands
-    /// fit into this process.
+    /// Opens a connection and reads its first response. Then drops the client's TLS state, so that
+    /// thousands of connections fit into this process.
     fn open(&self, number: usize) -> Result<TcpStream, String> {
         let opened = self.connect(number).map_err(|error| error.to_string())?;
         let offer = ConnectOptions { host: "localhost".to_owned(), ..ConnectOptions::default() };
@@ -183,12 +186,12 @@ impl Client {
         self.request(tls, opened).map_err(|error| format!("connection {number}: {error}"))
     }
 
-    /// An address of this machine has 28,000 ports for connections to one server. Those of connections
-    /// that were closed a moment ago, to another server, are taken again.
+    /// Connects from one of several addresses: each has 28,000 ports for connections to one server.
+    /// Reuses ports of connections to another server that are in TIME_WAIT.
     fn connect(&self, number: usize) -> io::Result<TcpStream> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         socket.set_reuse_address(true)?;
-        socket.bind(&SocketAddr::from((source(number), 0)).into())?;
+        socket.bind(&SocketAddr::from((source_address(number), 0)).into())?;
         socket.connect(&self.address.into())?;
         let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
@@ -216,13 +219,13 @@ impl Client {
     }
 }
 
-/// The client's address of a connection.
-fn source(number: usize) -> Ipv4Addr {
-    Ipv4Addr::new(127, 0, 0, 2 + (number / PORTS_USED) as u8)
+/// The client's address for a connection.
+fn source_address(number: usize) -> Ipv4Addr {
+    Ipv4Addr::new(127, 0, 0, 2 + (number / CONNECTIONS_PER_ADDRESS) as u8)
 }
 
-/// Connections from each address.
-const PORTS_USED: usize = 20_000;
+/// Connections from each client address.
+const CONNECTIONS_PER_ADDRESS: usize = 20_000;
 
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -277,7 +280,7 @@ pub(crate) fn table(rows: &[IdleRow]) -> String {
         "{:<8}  {:<22}  {:>6}  {:>9}  {:>12}  {:>10}  {:>10}  {:>6}\n",
         "HTTP", "server", "idle", "KiB each", "KiB after", "us/request", "response", "CPU"
     );
-    for http in HTTP {
+    for http in HTTP_VERSIONS {
         for row in rows.iter().filter(|row| row.http == http.name()) {
             let _ = writeln!(
                 text,
@@ -309,9 +312,9 @@ mod tests {
 
     #[test]
     fn idle_connections_are_opened_again_from_other_addresses() {
-        for idle in [1, 10, PORTS_USED, 50_000] {
-            let first = idle.next_multiple_of(PORTS_USED);
-            assert!(source(first) > source(idle - 1), "{idle}");
+        for idle in [1, 10, CONNECTIONS_PER_ADDRESS, 50_000] {
+            let first = idle.next_multiple_of(CONNECTIONS_PER_ADDRESS);
+            assert!(source_address(first) > source_address(idle - 1), "{idle}");
         }
     }
 

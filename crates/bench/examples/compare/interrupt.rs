@@ -10,8 +10,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{Failed, cpu};
 
-/// Waits for SIGINT and SIGTERM on a thread.
-pub(crate) fn clean_up(directory: &Path) -> Result<(), Failed> {
+/// Starts a thread that, on SIGINT or SIGTERM, kills the servers, removes `directory` and exits.
+pub(crate) fn clean_up_on_signal(directory: &Path) -> Result<(), Failed> {
     let directory = directory.to_owned();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (mut interrupted, mut terminated) = {
@@ -25,7 +25,7 @@ pub(crate) fn clean_up(directory: &Path) -> Result<(), Failed> {
                 _ = terminated.recv() => Signal::SIGTERM,
             }
         });
-        // Again and again: the main thread may be about to start the next one.
+        // Repeatedly, because the main thread may be about to start another server.
         for _ in 0..MAX_REMOVE_ATTEMPTS {
             for child in cpu::descendants() {
                 let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
@@ -36,7 +36,7 @@ pub(crate) fn clean_up(directory: &Path) -> Result<(), Failed> {
             }
             thread::sleep(Duration::from_millis(5));
         }
-        // As shells have it for a program that a signal has ended.
+        // The exit code by which shells report that a signal ended a program.
         std::process::exit(128 + signal as i32);
     });
     Ok(())

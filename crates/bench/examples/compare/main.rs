@@ -1,23 +1,23 @@
-//! What a connection or a request costs servers: each in turn on one core, the load on another.
-//! `make bench` runs it.
+//! Compares servers by their CPU cost of a connection or request: each server in turn on one core,
+//! the load on another. `make bench` runs it.
 //!
 //!     compare --output DIRECTORY --server-core N [--rounds 5] [--seconds 3] [--connections 64]
 //!         [--firstflight NAME=PROGRAM]... [--nginx NAME=PROGRAM]... [--server-cmd NAME=COMMAND]...
 //!         [--servers NAME,...] [--cells TEXT,...] [--idle NUMBER,...] [--client-closes] [--seed 1]
 //!         [--list]
 //!
-//! Servers are what is installed, the bare loops beside this program, and what the flags name:
+//! Servers are those installed, the bare loops beside this program, and those that the flags name:
 //! other builds of firstflight, other nginx programs, and any program by a command line that a
-//! shell runs, with {port}, {cert}, {key}, {root} and {upstream} in it. `--servers` and `--cells`
-//! select: servers by name, cells by a part of theirs. `--idle` selects the numbers of idle
-//! connections, by default 10, 1,000 and 50,000; with one of `--cells` and `--idle`, the other part
+//! shell runs, with {port}, {cert}, {key}, {root} and {upstream} in it. `--servers` selects servers
+//! by name, `--cells` cells by a part of their name, and `--idle` the numbers of idle connections,
+//! by default 10, 1,000 and 50,000. If only one of `--cells` and `--idle` is given, the other part
 //! is left out. With `--client-closes` requests of new connections over TCP lack
 //! `Connection: close`. Run it pinned to the core of the load.
 //!
-//! Each round has all cells, each cell all servers, in another order each round, which the seed
-//! decides. A server that cannot do what a cell wants is left out there, with the reason. Raw data:
-//! DIRECTORY/servers.json; table: standard output and servers.txt; chart: servers.svg. Then what
-//! idle connections hold: idle.json and idle.txt.
+//! Each round measures all cells with all servers, in a different order that depends on the seed. A
+//! server that does not support a cell is left out of it, with the reason. Raw data:
+//! DIRECTORY/servers.json; table: standard output and servers.txt; chart: servers.svg. The results
+//! for idle connections are in idle.json and idle.txt.
 
 mod arguments;
 mod cells;
@@ -65,18 +65,18 @@ fn main() -> Result<(), Failed> {
         return Err("nothing is selected; see --list".into());
     }
     let work = tempfile::tempdir()?;
-    interrupt::clean_up(work.path())?;
+    interrupt::clean_up_on_signal(work.path())?;
     let site = Site::create(work.path(), origin::start()?)?;
     if !cells.is_empty() {
         compare(&arguments, &servers, &cells, &site)?;
     }
     if !arguments.idle.is_empty() {
-        hold(&arguments, &servers, &site)?;
+        measure_idle(&arguments, &servers, &site)?;
     }
     Ok(())
 }
 
-/// What connections and requests cost.
+/// Measures the CPU cost of connections and requests.
 fn compare(
     arguments: &Arguments,
     servers: &[servers::Server],
@@ -93,10 +93,10 @@ fn compare(
     let mut random = StdRng::seed_from_u64(arguments.seed);
     for round in 1..=arguments.rounds {
         for cell in &cells::shuffled(cells, &mut random) {
-            // Another order each time, so that what drifts meets each of them.
-            let mut turns: Vec<&Running> = running.iter().collect();
-            turns.shuffle(&mut random);
-            for server in turns {
+            // A different order each time, so that drift affects all servers.
+            let mut order: Vec<&Running> = running.iter().collect();
+            order.shuffle(&mut random);
+            for server in order {
                 let key = (cell.name(), server.name.clone());
                 if left_out.contains_key(&key) {
                     continue;
@@ -106,12 +106,12 @@ fn compare(
                     row.round == round && Some(&row.cell) == full.as_ref() && row.server == key.1
                 });
                 let full = full.map(|row| row.measured);
-                let result = server.speaks(cell);
+                let result = server.check_support(cell);
                 match result.and_then(|()| cell.measure(server, full.as_ref(), arguments)) {
                     Ok(measured) => {
                         rows.push(Row { round, cell: key.0, server: key.1, measured });
                     }
-                    // Once it has worked, only this round is lost.
+                    // In later rounds, a failure costs only its round.
                     Err(reason) if round == 1 => {
                         left_out.insert(key, reason);
                     }
@@ -124,12 +124,16 @@ fn compare(
         }
         eprintln!("round {round} of {}", arguments.rounds);
     }
-    publish(arguments, &running, cells, rows, &Reasons { left_out, failures })
+    write_results(arguments, &running, cells, rows, &Reasons { left_out, failures })
 }
 
-/// What idle connections hold.
-fn hold(arguments: &Arguments, servers: &[servers::Server], site: &Site) -> Result<(), Failed> {
-    let idle = idle::allow(&arguments.idle)?;
+/// Measures servers with idle connections.
+fn measure_idle(
+    arguments: &Arguments,
+    servers: &[servers::Server],
+    site: &Site,
+) -> Result<(), Failed> {
+    let idle = idle::raise_file_limit(&arguments.idle)?;
     let (mut rows, mut left_out) = (Vec::new(), String::new());
     for server in servers.iter().filter(|server| server.keeps_connections()) {
         let (measured, reason) = idle::measure(server, site, &idle, arguments);
@@ -143,7 +147,7 @@ fn hold(arguments: &Arguments, servers: &[servers::Server], site: &Site) -> Resu
         "Resident memory of the server for each idle connection after one request, and after all have\n\
          closed; CPU and mean response time of requests on 1,000 active connections beside them; CPU\n\
          while nobody sends anything. Load average before: {}\n\n{}{left_out}",
-        arguments.busy,
+        arguments.load_average,
         idle::table(&rows),
     );
     let directory = Path::new(&arguments.output);
@@ -169,9 +173,9 @@ fn start_all(servers: &[servers::Server], site: &Site, arguments: &Arguments) ->
 
 /// Why there are no figures, by cell and server.
 struct Reasons {
-    /// Of no round.
+    /// Cells and servers without any round.
     left_out: BTreeMap<(String, String), String>,
-    /// Of some rounds.
+    /// Cells and servers with failed rounds.
     failures: BTreeMap<(String, String), Vec<String>>,
 }
 
@@ -210,7 +214,7 @@ struct Machine {
 impl Machine {
     fn this() -> Result<Self, Failed> {
         Ok(Self {
-            kernel: format!("Linux {}", command("uname", &["-r"])),
+            kernel: format!("Linux {}", output_of("uname", &["-r"])),
             processor: processor(),
             processors: std::thread::available_parallelism()?.get(),
         })
@@ -218,10 +222,10 @@ impl Machine {
 }
 
 fn date() -> String {
-    command("date", &["-u", "+%FT%TZ"])
+    output_of("date", &["-u", "+%FT%TZ"])
 }
 
-fn publish(
+fn write_results(
     arguments: &Arguments,
     running: &[Running],
     cells: &[Cell],
@@ -235,7 +239,11 @@ fn publish(
         "Server CPU per connection or request, one core each for server and load, {} at a time\n\
          Medians of {} rounds of {} s with their range or 95 % interval; 1.00 is {}\n\
          Load average before: {}\n",
-        arguments.connections, arguments.rounds, arguments.seconds, names[0], arguments.busy,
+        arguments.connections,
+        arguments.rounds,
+        arguments.seconds,
+        names[0],
+        arguments.load_average,
     );
     if arguments.client_closes {
         text.push_str("New connections over TCP are closed by the client\n");
@@ -247,7 +255,7 @@ fn publish(
     for server in running {
         text.push_str(&format!("{}: {}\n", server.name, server.version));
     }
-    // What a server does not do at all is no news; why something failed is.
+    // Each reason once per server, without the cells.
     let reasons: BTreeSet<String> = left_out
         .iter()
         .map(|((_, server), reason)| format!("{server} left out: {reason}"))
@@ -260,13 +268,16 @@ fn publish(
         schema: 1,
         date: date(),
         machine: Machine::this()?,
-        load_average_before: arguments.busy,
+        load_average_before: arguments.load_average,
         client_closes: arguments.client_closes,
         rounds: arguments.rounds,
         seed: arguments.seed,
         seconds: arguments.seconds,
         connections: arguments.connections,
-        servers: running.iter().map(|one| (one.name.as_str(), one.version.as_str())).collect(),
+        servers: running
+            .iter()
+            .map(|server| (server.name.as_str(), server.version.as_str()))
+            .collect(),
         left_out: left_out
             .iter()
             .map(|((cell, server), reason)| (cell.as_str(), server.as_str(), reason.as_str()))
@@ -289,9 +300,12 @@ fn publish(
     Ok(())
 }
 
-fn command(program: &str, arguments: &[&str]) -> String {
+fn output_of(program: &str, arguments: &[&str]) -> String {
     let output = std::process::Command::new(program).args(arguments).output();
-    output.map_or_else(|_| String::new(), |one| String::from_utf8_lossy(&one.stdout).trim().into())
+    output.map_or_else(
+        |_| String::new(),
+        |output| String::from_utf8_lossy(&output.stdout).trim().into(),
+    )
 }
 
 fn processor() -> String {

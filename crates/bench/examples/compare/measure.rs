@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use firstflight_bench::{
-    Datagrams, ErrorCount, Exchange, KeptConfig, Limit, LoadConfig, LoadHandshake, Model, run,
-    run_kept,
+    Datagrams, ErrorCount, Exchange, KeepAliveConfig, Limit, LoadConfig, LoadHandshake, Model, run,
+    run_keep_alive,
 };
 use firstflight_tls::{CipherPolicy, Trust};
 use nix::sys::resource::{UsageWho, getrusage};
@@ -16,29 +16,30 @@ use crate::cells::Cell;
 use crate::seconds;
 use crate::servers::Running;
 
-/// What a server and the load needed.
+/// The cost of a cell for a server and for the load.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Measured {
     pub(crate) completed: u64,
     pub(crate) seconds: f64,
-    /// Microseconds of the server's CPU for each.
+    /// Microseconds of the server's CPU for each connection or request.
     pub(crate) user_us: f64,
     pub(crate) system_us: f64,
-    /// Microseconds of the load's CPU for each.
+    /// Microseconds of the load's CPU for each connection or request.
     pub(crate) client_us: f64,
-    /// The share of the time in which the server was busy: 1 if its core never rested.
+    /// The share of the time in which the server was busy: 1 if it used all of its core.
     pub(crate) server_busy: f64,
-    /// The same of the load, with the upstream on its core.
+    /// The same for the load, including the upstream on its core.
     pub(crate) client_busy: f64,
-    /// Full handshakes that fetched tickets meanwhile. Their cost is taken out.
+    /// Warm-up and ticket-fetching full handshakes. In cells of resumed handshakes, their cost is
+    /// subtracted.
     pub(crate) refills: u64,
     /// Datagrams per connection over QUIC.
     pub(crate) datagrams: Option<Datagrams<f64>>,
 }
 
 impl Cell {
-    /// Drives a server, and reads its CPU time before and after. `full` is what a full handshake
-    /// cost it, since tickets have to be fetched.
+    /// Drives a server, and reads its CPU time before and after. `full` is the measured cost of
+    /// full handshakes, which is subtracted for those that fetch tickets.
     pub(crate) fn measure(
         &self,
         server: &Running,
@@ -51,7 +52,7 @@ impl Cell {
             groups: Some("X25519".to_owned()),
             ..CipherPolicy::default()
         };
-        let (mut before, mut own) = (server.cpu_time(), own_micros());
+        let (mut before, mut client_before) = (server.cpu_time(), own_micros());
         match self {
             Self::Connection(transport, kind) => {
                 let path = self.content().path();
@@ -76,28 +77,33 @@ impl Cell {
                     LoadHandshake::Resumed => result.handshakes.resumed,
                     LoadHandshake::ZeroRtt => result.handshakes.early_accepted,
                 };
-                purity(completed, result.completed, &result.errors)?;
-                all_ok(&result.statuses)?;
-                enough(result.response_bytes, result.completed, self.content().bytes())?;
-                // The run starts with full handshakes for tickets, too.
+                check_purity(completed, result.completed, &result.errors)?;
+                check_statuses(&result.statuses)?;
+                check_length(result.response_bytes, result.completed, self.content().bytes())?;
+                // The warm-up makes full handshakes, too.
                 let others = result.refills + result.warm_up;
                 let all = server.cpu_time().since(before);
                 let (completed, used) = match kind {
                     LoadHandshake::Full => (completed + others, all),
-                    _ => (completed, without(all, others, full)?),
+                    _ => (completed, subtract_handshakes(all, others, full)?),
                 };
-                let measured =
-                    Measured::new(completed, result.seconds, used, own_micros() - own, others);
+                let measured = Measured::new(
+                    completed,
+                    result.seconds,
+                    used,
+                    own_micros() - client_before,
+                    others,
+                );
                 Ok(Measured {
                     // The handshakes for tickets kept the core busy, too.
-                    server_busy: busy(all.0 + all.1, result.seconds),
+                    server_busy: busy_share(all.0 + all.1, result.seconds),
                     client_busy: result.client_busy,
                     datagrams: result.datagrams,
                     ..measured
                 })
             }
-            Self::Kept(http, content) => {
-                let config = KeptConfig {
+            Self::KeepAlive(http, content) => {
+                let config = KeepAliveConfig {
                     address: server.address,
                     path: content.path(),
                     credentials: None,
@@ -106,14 +112,20 @@ impl Cell {
                     connections: content.connections(arguments.connections),
                     limit,
                 };
-                let result = run_kept(&config, || {
+                let result = run_keep_alive(&config, || {
                     before = server.cpu_time();
-                    own = own_micros();
+                    client_before = own_micros();
                 });
                 let result = result.map_err(|error| error.to_string())?;
                 let used = server.cpu_time().since(before);
-                enough(result.bytes, result.completed, content.bytes())?;
-                Ok(Measured::new(result.completed, result.seconds, used, own_micros() - own, 0))
+                check_length(result.bytes, result.completed, content.bytes())?;
+                Ok(Measured::new(
+                    result.completed,
+                    result.seconds,
+                    used,
+                    own_micros() - client_before,
+                    0,
+                ))
             }
         }
     }
@@ -135,8 +147,8 @@ impl Measured {
             user_us: each(user),
             system_us: each(system),
             client_us: each(client),
-            server_busy: busy(user + system, seconds),
-            client_busy: busy(client, seconds),
+            server_busy: busy_share(user + system, seconds),
+            client_busy: busy_share(client, seconds),
             refills,
             datagrams: None,
         }
@@ -144,7 +156,7 @@ impl Measured {
 }
 
 /// User and system time without that of full handshakes.
-fn without(
+fn subtract_handshakes(
     (user, system): (f64, f64),
     handshakes: u64,
     full: Option<&Measured>,
@@ -153,21 +165,21 @@ fn without(
         return Ok((user, system));
     }
     let full = full.ok_or("what a full handshake costs is not known; add that cell")?;
-    let left =
+    let remaining =
         (user - handshakes as f64 * full.user_us, system - handshakes as f64 * full.system_us);
-    match left.0 > 0.0 && left.1 >= 0.0 {
-        true => Ok(left),
+    match remaining.0 > 0.0 && remaining.1 >= 0.0 {
+        true => Ok(remaining),
         false => Err(format!("nothing is left beside {handshakes} handshakes for tickets")),
     }
 }
 
-/// The share of the time that this many microseconds are.
-fn busy(micros: f64, seconds: f64) -> f64 {
+/// CPU time as a share of elapsed time.
+fn busy_share(micros: f64, seconds: f64) -> f64 {
     micros / 1e6 / seconds.max(f64::MIN_POSITIVE)
 }
 
-/// A cell is named after a kind of handshake, so most connections must have been of that kind.
-fn purity(made: u64, completed: u64, errors: &[ErrorCount]) -> Result<(), String> {
+/// Checks that most connections had the kind of handshake that the cell is named after.
+fn check_purity(made: u64, completed: u64, errors: &[ErrorCount]) -> Result<(), String> {
     let failed: u64 = errors.iter().map(|error| error.count).sum();
     let all = completed + failed;
     if made > 0 && made as f64 >= MIN_PURITY * all as f64 {
@@ -181,16 +193,16 @@ fn purity(made: u64, completed: u64, errors: &[ErrorCount]) -> Result<(), String
 
 const MIN_PURITY: f64 = 0.9;
 
-/// Each server serves a file, so nothing else is the same work.
-fn all_ok(statuses: &[(u16, u64)]) -> Result<(), String> {
+/// Checks that every response is the file: other statuses are not the same work.
+fn check_statuses(statuses: &[(u16, u64)]) -> Result<(), String> {
     match statuses.iter().find(|(status, _)| *status != 200) {
         Some((status, count)) => Err(format!("{count} responses with status {status}")),
         None => Ok(()),
     }
 }
 
-/// Whether responses of so many bytes in total can be files of this size.
-fn enough(received: u64, responses: u64, bytes: u64) -> Result<(), String> {
+/// Checks that responses are on average at least as long as the file.
+fn check_length(received: u64, responses: u64, bytes: u64) -> Result<(), String> {
     match received / responses.max(1) {
         each if each < bytes => Err(format!("responses of {each} bytes instead of {bytes}")),
         _ => Ok(()),
@@ -209,37 +221,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn handshakes_for_tickets_are_taken_out() {
+    fn the_cost_of_handshakes_for_tickets_is_subtracted() {
         let full = Measured::new(10, 1.0, (1_000.0, 500.0), 0.0, 0);
-        assert_eq!(without((900.0, 400.0), 4, Some(&full)), Ok((500.0, 200.0)));
-        assert_eq!(without((900.0, 400.0), 0, None), Ok((900.0, 400.0)));
-        assert!(without((900.0, 400.0), 4, None).is_err());
-        assert!(without((900.0, 400.0), 9, Some(&full)).is_err());
+        assert_eq!(subtract_handshakes((900.0, 400.0), 4, Some(&full)), Ok((500.0, 200.0)));
+        assert_eq!(subtract_handshakes((900.0, 400.0), 0, None), Ok((900.0, 400.0)));
+        assert!(subtract_handshakes((900.0, 400.0), 4, None).is_err());
+        assert!(subtract_handshakes((900.0, 400.0), 9, Some(&full)).is_err());
     }
 
     #[test]
-    fn a_run_with_other_handshakes_or_failures_is_no_measurement() {
+    fn a_run_with_other_handshakes_or_failures_is_rejected() {
         let failed = |count| {
             [ErrorCount { kind: ErrorKind::Reset, count, example: "by the server".to_owned() }]
         };
-        assert!(purity(95, 100, &[]).is_ok() && purity(95, 100, &failed(5)).is_ok());
-        assert!(purity(50, 100, &[]).unwrap_err().contains("50 of 100"));
-        let reason = purity(95, 100, &failed(50)).unwrap_err();
+        assert!(check_purity(95, 100, &[]).is_ok() && check_purity(95, 100, &failed(5)).is_ok());
+        assert!(check_purity(50, 100, &[]).unwrap_err().contains("50 of 100"));
+        let reason = check_purity(95, 100, &failed(50)).unwrap_err();
         assert!(
             reason.ends_with(
                 "95 of 150 connections were of this kind; 50 failed: reset: by the server"
             ),
             "{reason}"
         );
-        assert!(purity(0, 0, &[]).is_err());
+        assert!(check_purity(0, 0, &[]).is_err());
     }
 
     #[test]
-    fn responses_that_are_not_the_file_are_no_measurement() {
-        assert_eq!(all_ok(&[(200, 100)]), Ok(()));
-        assert!(all_ok(&[(200, 99), (301, 1)]).unwrap_err().contains("status 301"));
-        assert_eq!(enough(102_400, 100, 1024), Ok(()));
-        assert!(enough(102_300, 100, 1024).unwrap_err().contains("1023 bytes instead of 1024"));
-        assert!(enough(0, 0, 1).is_err());
+    fn responses_that_are_not_the_file_are_rejected() {
+        assert_eq!(check_statuses(&[(200, 100)]), Ok(()));
+        assert!(check_statuses(&[(200, 99), (301, 1)]).unwrap_err().contains("status 301"));
+        assert_eq!(check_length(102_400, 100, 1024), Ok(()));
+        assert!(
+            check_length(102_300, 100, 1024).unwrap_err().contains("1023 bytes instead of 1024")
+        );
+        assert!(check_length(0, 0, 1).is_err());
     }
 }

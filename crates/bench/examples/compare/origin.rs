@@ -4,14 +4,14 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-/// Starts it on threads. Responds with as many bytes as the end of the path says, and keeps
-/// connections.
+/// Starts the upstream on threads. It responds with the size that the path ends with, `1k` or `1m`,
+/// and keeps connections open.
 pub(crate) fn start() -> std::io::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            // An error is the end of the connection.
+            // An error ends the connection.
             thread::spawn(move || drop(serve(stream)));
         }
     });

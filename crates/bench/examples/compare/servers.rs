@@ -20,7 +20,7 @@ pub(crate) struct Server {
     kind: Kind,
 }
 
-/// How it is started and what it does.
+/// How a server is started, and what it supports.
 #[derive(Clone, Debug)]
 enum Kind {
     Firstflight(PathBuf),
@@ -32,17 +32,17 @@ enum Kind {
     Caddy(PathBuf),
     Envoy(PathBuf),
     H2o(PathBuf),
-    /// A loop on BoringSSL, quinn or quinn-proto that sends the same KiB to everybody.
+    /// A loop on BoringSSL, quinn or quinn-proto that sends the same KiB to every request.
     Bare {
         program: PathBuf,
         http: HttpVersion,
-        /// Its further argument.
-        word: Option<&'static str>,
+        /// A further argument of the program.
+        argument: Option<&'static str>,
     },
     Command(String),
 }
 
-/// What servers serve.
+/// The files, certificate and upstream of all servers.
 pub(crate) struct Site {
     directory: PathBuf,
     upstream: SocketAddr,
@@ -57,8 +57,7 @@ pub(crate) struct Running {
     pub(crate) address: SocketAddr,
 }
 
-/// All servers that are installed or named by the arguments. The first one is what others are
-/// compared with.
+/// All servers that are installed or named by the arguments. The first one is the reference.
 pub(crate) fn all(arguments: &Arguments) -> Result<Vec<Server>, Failed> {
     let binaries = std::env::current_exe()?;
     let examples = binaries.parent().ok_or("this program has no directory")?;
@@ -95,12 +94,12 @@ pub(crate) fn all(arguments: &Arguments) -> Result<Vec<Server>, Failed> {
         if let Some(program) = find(name) {
             let output = output_of(&program, flags);
             let line = output.lines().find(|line| !line.is_empty()).unwrap_or_default();
-            // Envoy starts with its own path, which is of this machine only.
+            // Envoy prints its own path first, which depends on the machine.
             let version = line.trim_start_matches(&*program.to_string_lossy()).trim_start();
             add(name, version.to_owned(), make(program));
         }
     }
-    for (name, program, http, word) in [
+    for (name, program, http, argument) in [
         ("bare BoringSSL loop", "bare_server", HttpVersion::One, None),
         ("bare quinn loop", "bare_quic_server", HttpVersion::Three, None),
         ("bare quinn-proto loop", "bare_quic_server", HttpVersion::Three, Some("quinn-proto")),
@@ -108,7 +107,7 @@ pub(crate) fn all(arguments: &Arguments) -> Result<Vec<Server>, Failed> {
         let program = examples.join(program);
         if program.exists() {
             let version = "the floor: one KiB, no HTTP, no gate, no log".to_owned();
-            add(name, version, Kind::Bare { program, http, word });
+            add(name, version, Kind::Bare { program, http, argument });
         }
     }
     for (name, command) in &arguments.commands {
@@ -118,7 +117,7 @@ pub(crate) fn all(arguments: &Arguments) -> Result<Vec<Server>, Failed> {
 }
 
 impl Site {
-    /// Files, and a certificate for ECDSA on P-256.
+    /// Writes the files, and an ECDSA certificate on P-256.
     pub(crate) fn create(directory: &Path, upstream: SocketAddr) -> Result<Self, Failed> {
         let root = directory.join("root");
         fs::create_dir(&root)?;
@@ -131,7 +130,7 @@ impl Site {
         fs::write(directory.join("cert.pem"), &certificate)?;
         fs::write(directory.join("key.pem"), key.serialize_pem())?;
         fs::write(directory.join("both.pem"), certificate + &key.serialize_pem())?;
-        // Servers that start as root and drop privileges read the files as somebody else.
+        // Servers that start as root and drop privileges read the files as another user.
         use std::os::unix::fs::PermissionsExt;
         fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
         Ok(Self { directory: directory.to_owned(), upstream })
@@ -144,7 +143,7 @@ impl Server {
         !matches!(self.kind, Kind::Bare { .. })
     }
 
-    /// Starts it on a core, and waits until it accepts connections.
+    /// Starts the server on a core, and waits until it accepts connections.
     pub(crate) fn start(&self, site: &Site, core: usize) -> Result<Running, String> {
         let port = free_port().map_err(|error| error.to_string())?;
         let directory = site.directory.join(self.name.replace(['/', ' '], "-"));
@@ -165,7 +164,7 @@ impl Server {
             process,
             address: (Ipv4Addr::LOCALHOST, port).into(),
         };
-        running.wait().map_err(|reason| {
+        running.wait_until_listening().map_err(|reason| {
             let output = fs::read_to_string(directory.join("output")).unwrap_or_default();
             format!("{reason}: {}", output.lines().last().unwrap_or("it printed nothing"))
         })?;
@@ -233,10 +232,10 @@ impl Kind {
                 let config = setup.write("h2o.conf", &configs::h2o(setup))?;
                 words(program, &["-c", &config])
             }
-            Self::Bare { program, word, .. } => {
+            Self::Bare { program, argument, .. } => {
                 let files = [setup.file("cert.pem"), setup.file("key.pem")];
                 let arguments = [&*files[0], &files[1], &port];
-                words(program, &[&arguments[..], word.as_slice()].concat())
+                words(program, &[&arguments[..], argument.as_slice()].concat())
             }
             Self::Command(template) => {
                 words(Path::new("sh"), &["-c", &format!("exec {}", fill(template, setup))])
@@ -263,8 +262,8 @@ fn quoted(path: &str) -> String {
 }
 
 impl Running {
-    /// Whether it does what a cell wants, as far as that is known before it is tried.
-    pub(crate) fn speaks(&self, cell: &Cell) -> Result<(), String> {
+    /// Checks that the server supports a cell, as far as is known without trying.
+    pub(crate) fn check_support(&self, cell: &Cell) -> Result<(), String> {
         let http = cell.http();
         let small = matches!(cell, Cell::Connection(..));
         let supports = match &self.kind {
@@ -280,7 +279,7 @@ impl Running {
         if !supports {
             return Err("it does not do all of these".to_owned());
         }
-        // They have no files, and respond to connections from their configuration.
+        // HAProxy and Envoy serve no files. Their configuration has the response to connections.
         let has_files = !matches!(self.kind, Kind::Haproxy(_) | Kind::Envoy(_));
         match cell.content() {
             Content::File(_) if !small && !has_files => Err("it serves no files".to_owned()),
@@ -296,7 +295,7 @@ impl Running {
         cpu::memory_kib(self.process.id())
     }
 
-    fn wait(&mut self) -> Result<(), String> {
+    fn wait_until_listening(&mut self) -> Result<(), String> {
         let start = Instant::now();
         let over_tcp = !matches!(self.kind, Kind::Bare { http: HttpVersion::Three, .. });
         loop {
@@ -322,7 +321,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Servers with several processes end their workers only when asked.
+        // Servers with several processes end their workers only on SIGTERM.
         let pid = nix::unistd::Pid::from_raw(self.process.id() as i32);
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
         let start = Instant::now();
@@ -347,7 +346,8 @@ pub(crate) fn free_port() -> std::io::Result<u16> {
     }
 }
 
-/// In `PATH`, where Debian puts servers, or where `scripts/install-deps` puts what Debian lacks.
+/// Finds a program in `PATH`, where Debian puts servers, or where `scripts/install-deps` puts what
+/// Debian lacks.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let debian = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
@@ -360,7 +360,7 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
     directories.map(|directory| directory.join(name)).find(|program| program.is_file())
 }
 
-/// What a program prints, on one stream or the other.
+/// What a program prints, on standard output and standard error.
 fn output_of(program: &Path, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     output.map_or_else(

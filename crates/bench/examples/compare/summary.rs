@@ -22,31 +22,34 @@ pub(crate) struct Summary {
     cells: Vec<(String, Vec<Line>)>,
 }
 
-/// What a server needs for a connection or request: microseconds of CPU.
+/// The cost of a connection or request for a server, in microseconds of CPU.
 #[derive(Clone, Debug, PartialEq)]
 struct Line {
     server: String,
-    all: f64,
+    total: f64,
     interval: (f64, f64),
     user: f64,
     system: f64,
     rate: f64,
-    /// Whether the load was busy all the time, so that the server could do more.
+    /// Whether the load was busy nearly all the time, so that the server could do more.
     limited_by_client: bool,
-    /// Against the first server: the median of each round's ratio.
+    /// Ratio to the first server: the median of the ratios within each round.
     ratio: Option<f64>,
     datagrams: Option<Datagrams<f64>>,
 }
 
 impl Summary {
-    /// In the order of these cells and servers. Other servers are compared with the first one.
+    /// Summarizes rows in the order of `cells` and `servers`. The first server is the reference.
     pub(crate) fn new(rows: &[Row], cells: &[String], servers: &[&str]) -> Self {
         let lines = |cell: &String| {
-            let of = |server: &str| -> Vec<&Row> {
+            let rows_of = |server: &str| -> Vec<&Row> {
                 rows.iter().filter(|row| row.cell == *cell && row.server == server).collect()
             };
-            let first = of(servers[0]);
-            servers.iter().filter_map(|server| Line::new(server, &of(server), &first)).collect()
+            let first = rows_of(servers[0]);
+            servers
+                .iter()
+                .filter_map(|server| Line::new(server, &rows_of(server), &first))
+                .collect()
         };
         Self { cells: cells.iter().map(|cell| (cell.clone(), lines(cell))).collect() }
     }
@@ -61,14 +64,15 @@ impl Summary {
             );
             for line in lines {
                 let interval = format!("{} to {}", us(line.interval.0), us(line.interval.1));
-                let ratio = line.ratio.map_or_else(|| "-".to_owned(), |one| format!("{one:.2}"));
+                let ratio =
+                    line.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
                 let mark = if line.limited_by_client { "*" } else { "" };
                 let rate = format!("{:.0}{mark}", line.rate);
                 let _ = writeln!(
                     text,
                     "  {:<26}  {:>9}  {interval:>20}  {:>8}  {:>8}  {rate:>8}  {ratio:>5}",
                     line.server,
-                    us(line.all),
+                    us(line.total),
                     us(line.user),
                     us(line.system),
                 );
@@ -105,7 +109,8 @@ impl Summary {
     /// Cells of connections, with their servers and medians, for a chart.
     pub(crate) fn connections(&self) -> Vec<(String, Vec<(String, f64)>)> {
         let connections = self.cells.iter().filter(|(cell, _)| !cell.starts_with("kept"));
-        let bars = |lines: &[Line]| lines.iter().map(|one| (one.server.clone(), one.all)).collect();
+        let bars =
+            |lines: &[Line]| lines.iter().map(|line| (line.server.clone(), line.total)).collect();
         connections
             .filter(|(_, lines)| !lines.is_empty())
             .map(|(cell, lines)| (cell.clone(), bars(lines)))
@@ -113,7 +118,7 @@ impl Summary {
     }
 }
 
-/// The cells and servers with fewer rounds than the others, and why, a line each.
+/// The cells and servers with fewer rounds than the others, and why, one per line.
 pub(crate) fn incomplete(
     failures: &BTreeMap<(String, String), Vec<String>>,
     rounds: usize,
@@ -130,12 +135,12 @@ pub(crate) fn incomplete(
 fn median_datagrams(rows: &[&Row]) -> Option<Datagrams<f64>> {
     let all = || rows.iter().filter_map(|row| row.measured.datagrams);
     Some(Datagrams {
-        sent: percentile(&ascending(all().map(|one| one.sent)), 0.5)?,
-        received: percentile(&ascending(all().map(|one| one.received)), 0.5)?,
+        sent: percentile(&ascending(all().map(|datagrams| datagrams.sent)), 0.5)?,
+        received: percentile(&ascending(all().map(|datagrams| datagrams.received)), 0.5)?,
     })
 }
 
-/// Microseconds, with a decimal where it says something.
+/// Microseconds, with a decimal below 10,000.
 fn us(micros: f64) -> String {
     if micros < 1e4 { format!("{micros:.1}") } else { format!("{micros:.0}") }
 }
@@ -145,19 +150,19 @@ impl Line {
         let sorted =
             |value: fn(&Measured) -> f64| ascending(rows.iter().map(|row| value(&row.measured)));
         let median = |value| percentile(&sorted(value), 0.5);
-        let of_round = |row: &&Row| {
-            let other = first.iter().find(|one| one.round == row.round)?;
-            Some(Measured::all_us(&row.measured) / Measured::all_us(&other.measured))
+        let ratio = |row: &&Row| {
+            let other = first.iter().find(|other| other.round == row.round)?;
+            Some(Measured::total_us(&row.measured) / Measured::total_us(&other.measured))
         };
-        let ratios = ascending(rows.iter().filter_map(of_round));
+        let ratios = ascending(rows.iter().filter_map(ratio));
         Some(Self {
             server: server.to_owned(),
-            all: median(Measured::all_us)?,
-            interval: median_interval(&sorted(Measured::all_us))?,
-            user: median(|one| one.user_us)?,
-            system: median(|one| one.system_us)?,
-            rate: median(|one| one.completed as f64 / one.seconds)?,
-            limited_by_client: median(|one| one.client_busy)? >= MAX_CLIENT_BUSY,
+            total: median(Measured::total_us)?,
+            interval: median_interval(&sorted(Measured::total_us))?,
+            user: median(|measured| measured.user_us)?,
+            system: median(|measured| measured.system_us)?,
+            rate: median(|measured| measured.completed as f64 / measured.seconds)?,
+            limited_by_client: median(|measured| measured.client_busy)? >= MAX_CLIENT_BUSY,
             ratio: percentile(&ratios, 0.5),
             datagrams: median_datagrams(rows),
         })
@@ -165,7 +170,7 @@ impl Line {
 }
 
 impl Measured {
-    fn all_us(&self) -> f64 {
+    fn total_us(&self) -> f64 {
         self.user_us + self.system_us
     }
 }
@@ -203,7 +208,7 @@ mod tests {
         let summary = Summary::new(&rows, &["TCP, full".to_owned()], &["ours", "other", "absent"]);
         let (_, lines) = &summary.cells[0];
         assert_eq!(lines.len(), 2);
-        assert_eq!((lines[1].all, lines[1].interval), (165.0, (150.0, 300.0)));
+        assert_eq!((lines[1].total, lines[1].interval), (165.0, (150.0, 300.0)));
         assert_eq!((lines[0].ratio, lines[1].ratio), (Some(1.0), Some(1.5)));
         assert_eq!(lines[0].rate, 500.0);
     }

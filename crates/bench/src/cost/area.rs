@@ -2,7 +2,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// What a function is for. A profile by area says what to work on.
+/// The part of the server that a function belongs to. A profile by area shows what to optimize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Area {
@@ -63,11 +63,11 @@ impl Area {
 
     /// The area of a function by its demangled name. The first rule that matches decides.
     pub fn of(symbol: &str) -> Self {
-        let plain = symbol.trim_start_matches(['_', '<', '&']);
+        let trimmed = symbol.trim_start_matches(['_', '<', '&']);
         for (area, rule, patterns) in RULES {
             let matches = |pattern: &&str| match rule {
                 Rule::Contains => symbol.contains(*pattern),
-                Rule::Starts => plain.starts_with(*pattern),
+                Rule::StartsWith => trimmed.starts_with(*pattern),
             };
             if patterns.iter().any(matches) {
                 return *area;
@@ -108,21 +108,21 @@ impl fmt::Display for Area {
 #[derive(Clone, Copy)]
 enum Rule {
     Contains,
-    /// After leading underscores and angle brackets.
-    Starts,
+    /// Leading `_`, `<` and `&` of the symbol are ignored.
+    StartsWith,
 }
 
-/// Names of our own crates come before those of libraries, since a generic function is named after
-/// all of its parameters.
+/// Patterns of our own crates precede those of libraries, since the symbol of a generic function
+/// contains the names of all its type parameters.
 const RULES: &[(Area, Rule, &[&str])] = &[
     (
         Area::Copying,
-        Rule::Starts,
+        Rule::StartsWith,
         &["memcpy", "memmove", "memset", "memcmp", "bcmp", "OPENSSL_memcpy"],
     ),
     (
         Area::Allocation,
-        Rule::Starts,
+        Rule::StartsWith,
         &[
             "malloc",
             "calloc",
@@ -329,7 +329,7 @@ const RULES: &[(Area, Rule, &[&str])] = &[
     ),
     (
         Area::Kernel,
-        Rule::Starts,
+        Rule::StartsWith,
         &[
             "syscall",
             "epoll_wait",
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_future_of_ours_that_tokio_runs_is_ours() {
+    fn a_firstflight_future_that_tokio_polls_has_the_area_of_its_crate() {
         let symbol = "tokio::runtime::task::Core<firstflight_server::http::serve>::poll";
         assert_eq!(Area::of(symbol), Area::Http);
     }

@@ -7,29 +7,29 @@ use std::collections::HashMap;
 pub struct CallgrindDump {
     /// Instructions by function, without those of the functions that it calls.
     pub instructions: HashMap<String, u64>,
-    /// Calls by function that is called.
+    /// Number of calls by callee.
     pub calls: HashMap<String, u64>,
 }
 
 impl CallgrindDump {
-    /// Reads a dump. Lines that are not understood are skipped.
+    /// Reads a dump. Unknown lines are skipped.
     pub fn parse(text: &str) -> Self {
         let mut dump = Self::default();
         // Names are written once, and referred to by number later.
         let mut names: HashMap<&str, &str> = HashMap::new();
-        let (mut function, mut called) = ("", "");
+        let (mut function, mut callee) = ("", "");
         let mut inclusive = false;
         for line in text.lines() {
             if let Some(name) = line.strip_prefix("fn=") {
                 function = resolve(name, &mut names);
             } else if let Some(name) = line.strip_prefix("cfn=") {
-                called = resolve(name, &mut names);
+                callee = resolve(name, &mut names);
             } else if let Some(count) = line.strip_prefix("calls=") {
                 let count = count.split(' ').next().and_then(|count| count.parse().ok());
-                *dump.calls.entry(base(called).to_owned()).or_default() += count.unwrap_or(0u64);
+                *dump.calls.entry(base(callee).to_owned()).or_default() += count.unwrap_or(0u64);
                 inclusive = true;
             } else if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c)) {
-                // The line after `calls=` has the cost of the called function.
+                // The line after `calls=` has the cost of the callee.
                 if std::mem::take(&mut inclusive) {
                     continue;
                 }

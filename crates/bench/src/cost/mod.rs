@@ -1,6 +1,6 @@
-//! What a server does per connection: instructions, calls and system calls, by function and area.
+//! The cost of a server: instructions, calls and system calls, by function and area.
 //!
-//! Reads what callgrind, perf and strace wrote; starts nothing.
+//! Parses the output of callgrind, perf and strace; does not run these tools.
 
 mod area;
 mod callgrind;

@@ -11,7 +11,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Reads the samples of `perf script --fields ip,sym,dso`, a sample a line.
+    /// Reads the samples of `perf script --fields ip,sym,dso`, one sample per line.
     pub fn from_perf_script(text: &str) -> Self {
         let mut profile = Self::default();
         for line in text.lines() {
@@ -28,8 +28,8 @@ impl Profile {
     /// The instructions of a dump.
     pub fn from_callgrind(dump: &CallgrindDump) -> Self {
         let functions = dump.instructions.iter();
-        let of_area = functions.map(|(symbol, cost)| ((Area::of(symbol), symbol.clone()), *cost));
-        Self { functions: of_area.collect() }
+        let entries = functions.map(|(symbol, cost)| ((Area::of(symbol), symbol.clone()), *cost));
+        Self { functions: entries.collect() }
     }
 
     /// All samples or instructions.
@@ -37,14 +37,14 @@ impl Profile {
         self.functions.values().sum()
     }
 
-    /// Those of an area.
+    /// Samples or instructions of an area.
     pub fn of_area(&self, area: Area) -> u64 {
-        self.functions.iter().filter(|((one, _), _)| *one == area).map(|(_, cost)| cost).sum()
+        self.functions.iter().filter(|((other, _), _)| *other == area).map(|(_, cost)| cost).sum()
     }
 
     /// The functions of an area, the costliest first.
     pub fn functions(&self, area: Area) -> Vec<(&str, u64)> {
-        let of_area = self.functions.iter().filter(|((one, _), _)| *one == area);
+        let of_area = self.functions.iter().filter(|((other, _), _)| *other == area);
         let mut functions: Vec<_> =
             of_area.map(|((_, name), cost)| (name.as_str(), *cost)).collect();
         functions.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
@@ -52,8 +52,8 @@ impl Profile {
     }
 }
 
-/// A table of profiles side by side, with an area a line, each in the unit of its factor: a sample
-/// or an instruction is `factor` units.
+/// A table of profiles side by side, one line per area. A column has a name, a factor and a
+/// profile: one sample or instruction counts for `factor` units.
 pub fn table(columns: &[(&str, f64, &Profile)]) -> String {
     let mut text = format!("{:<17}", "area");
     for (name, ..) in columns {

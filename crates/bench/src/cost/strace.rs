@@ -1,10 +1,10 @@
 use std::collections::BTreeMap;
 
-/// Calls by name, from the log that `strace -f` writes.
+/// Number of system calls by name, from the log that `strace -f` writes.
 pub fn system_calls(log: &str) -> BTreeMap<String, u64> {
     let mut calls = BTreeMap::new();
     for line in log.lines() {
-        // The thread stands first. An interrupted call is continued as `<... name resumed>`.
+        // Lines start with the thread id. An interrupted call continues as `<... name resumed>`.
         let call = line.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start();
         let Some((name, _)) = call.split_once('(') else { continue };
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -30,7 +30,7 @@ mod tests {
 ";
 
     #[test]
-    fn a_call_counts_once_even_if_its_line_is_torn() {
+    fn a_call_that_is_split_into_two_lines_counts_once() {
         let expected = [("accept4", 2), ("epoll_wait", 1), ("recvfrom", 1)];
         assert_eq!(
             system_calls(LOG),

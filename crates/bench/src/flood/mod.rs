@@ -207,8 +207,8 @@ impl Flood {
         let Some(rate) = self.config.rate else { return now };
         let due = start + Duration::from_secs_f64(self.result.forged as f64 / rate);
         match due.checked_duration_since(now) {
-            Some(left) => {
-                std::thread::sleep(left);
+            Some(remaining) => {
+                std::thread::sleep(remaining);
                 Instant::now()
             }
             None => now,

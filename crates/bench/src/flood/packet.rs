@@ -37,11 +37,11 @@ pub(crate) fn initial(keys: &dyn Session, ids: &Ids, token: &[u8], crypto: &[u8]
     push_header(&mut packet, 0b1100_0011, ids);
     push_varint(&mut packet, token.len());
     packet.extend_from_slice(token);
-    let rest = DATAGRAM_BYTES - packet.len() - 2;
-    push_varint(&mut packet, rest);
-    let number_at = packet.len();
+    let length = DATAGRAM_BYTES - packet.len() - 2;
+    push_varint(&mut packet, length);
+    let packet_number_offset = packet.len();
     packet.extend_from_slice(&[0; PACKET_NUMBER_BYTES]);
-    let header = packet.len();
+    let header_length = packet.len();
     // CRYPTO from offset 0 (RFC 9000 section 19.6).
     packet.extend_from_slice(&[0x06, 0]);
     push_varint(&mut packet, crypto.len());
@@ -49,17 +49,17 @@ pub(crate) fn initial(keys: &dyn Session, ids: &Ids, token: &[u8], crypto: &[u8]
     debug_assert!(packet.len() + TAG_BYTES <= DATAGRAM_BYTES, "a ClientHello that fits a datagram");
     packet.resize(DATAGRAM_BYTES, 0);
     let keys = keys.initial_keys(&ConnectionId::new(&ids.destination), Side::Client);
-    keys.packet.local.encrypt(0, &mut packet, header);
-    keys.header.local.encrypt(number_at, &mut packet);
+    keys.packet.local.encrypt(0, &mut packet, header_length);
+    keys.header.local.encrypt(packet_number_offset, &mut packet);
     packet
 }
 
-/// A datagram with a 0-RTT packet of the same connection. No key opens it.
+/// A datagram with a 0-RTT packet of the same connection. Its payload is random: no key opens it.
 pub(crate) fn zero_rtt(ids: &Ids, random: &mut impl Rng) -> Vec<u8> {
     let mut packet = Vec::with_capacity(DATAGRAM_BYTES);
     push_header(&mut packet, 0b1101_0011, ids);
-    let rest = DATAGRAM_BYTES - packet.len() - 2;
-    push_varint(&mut packet, rest);
+    let length = DATAGRAM_BYTES - packet.len() - 2;
+    push_varint(&mut packet, length);
     let payload = packet.len();
     packet.resize(DATAGRAM_BYTES, 0);
     random.fill_bytes(&mut packet[payload..]);
@@ -80,8 +80,8 @@ fn push_varint(packet: &mut Vec<u8>, value: usize) {
     packet.extend_from_slice(&(value as u16 | 0x4000).to_be_bytes());
 }
 
-/// A ClientHello for QUIC (RFC 9001 section 8) with a random X25519 share, for which nobody has the
-/// key. With `ticket` it offers a random ticket with a random binder, and early data.
+/// A ClientHello for QUIC (RFC 9001 section 8) with a random X25519 share, whose private key
+/// nobody knows. With `ticket` it offers a random ticket with a random binder, and early data.
 pub(crate) fn client_hello(
     host: &str,
     source_id: &[u8],
@@ -93,9 +93,9 @@ pub(crate) fn client_hello(
     // No session id, TLS_AES_128_GCM_SHA256, no compression.
     body.extend_from_slice(&[0, 0, 2, 0x13, 0x01, 1, 0]);
     let extensions = extensions(host, source_id, ticket, random);
-    vector(&mut body, 2, &extensions);
+    push_vector(&mut body, 2, &extensions);
     let mut hello = vec![1];
-    vector(&mut hello, 3, &body);
+    push_vector(&mut hello, 3, &body);
     hello
 }
 
@@ -103,7 +103,7 @@ fn extensions(host: &str, source_id: &[u8], ticket: bool, random: &mut impl Rng)
     let mut all = Vec::new();
     let mut extension = |kind: u16, data: &[u8]| {
         all.extend_from_slice(&kind.to_be_bytes());
-        vector(&mut all, 2, data);
+        push_vector(&mut all, 2, data);
     };
     extension(SERVER_NAME, &server_name(host));
     extension(SUPPORTED_GROUPS, &[0, 2, 0x00, 0x1d]);
@@ -155,9 +155,9 @@ const TICKET_BYTES: usize = 192;
 
 fn server_name(host: &str) -> Vec<u8> {
     let mut entry = vec![0];
-    vector(&mut entry, 2, host.as_bytes());
+    push_vector(&mut entry, 2, host.as_bytes());
     let mut list = Vec::new();
-    vector(&mut list, 2, &entry);
+    push_vector(&mut list, 2, &entry);
     list
 }
 
@@ -165,19 +165,19 @@ fn random_ticket(random: &mut impl Rng) -> Vec<u8> {
     let mut ticket = Vec::new();
     push_random(&mut ticket, TICKET_BYTES, random);
     let mut identity = Vec::new();
-    vector(&mut identity, 2, &ticket);
+    push_vector(&mut identity, 2, &ticket);
     // The obfuscated ticket age.
     push_random(&mut identity, 4, random);
     let mut binder = vec![32];
     push_random(&mut binder, 32, random);
     let mut offered = Vec::new();
-    vector(&mut offered, 2, &identity);
-    vector(&mut offered, 2, &binder);
+    push_vector(&mut offered, 2, &identity);
+    push_vector(&mut offered, 2, &binder);
     offered
 }
 
 /// Appends a vector with a length prefix of `length` bytes (RFC 8446 section 3.4).
-fn vector(to: &mut Vec<u8>, length: usize, data: &[u8]) {
+fn push_vector(to: &mut Vec<u8>, length: usize, data: &[u8]) {
     to.extend_from_slice(&(data.len() as u32).to_be_bytes()[4 - length..]);
     to.extend_from_slice(data);
 }

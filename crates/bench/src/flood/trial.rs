@@ -37,16 +37,16 @@ pub struct FloodPhase {
     /// Resident memory of the server at the start of the phase, in KiB.
     #[serde(rename = "resident_begin_kib")]
     pub resident_start_kib: u64,
-    /// Maximum during the phase.
+    /// Maximum resident memory during the phase, in KiB.
     #[serde(rename = "resident_most_kib")]
     pub resident_max_kib: u64,
-    /// At the end of the phase.
+    /// Resident memory at the end of the phase, in KiB.
     pub resident_end_kib: u64,
 }
 
 impl FloodPhase {
-    /// Returns how many honest connections were due, and how many of them completed: also those that
-    /// fetched tickets, because none was left.
+    /// Returns how many honest connections were due and how many of them completed, including those
+    /// that fetched tickets because none was left.
     pub fn honest_connections(&self) -> (u64, u64) {
         self.honest.iter().fold((0, 0), |(due, completed), run| {
             let all = run.started + run.without_ticket + run.not_started;
@@ -77,16 +77,16 @@ impl FloodTrial {
         let start = self.resident()?;
         let (honest, flood, max) = thread::scope(|scope| {
             let flood = flood.map(|flood| scope.spawn(|| flood.run(Duration::MAX, &stop)));
-            let watch = scope.spawn(|| self.watch(&done));
-            // Also if a run panics: the scope waits for the flood and for the watch.
+            let memory = scope.spawn(|| self.max_resident(&done));
+            // Set even if a run panics, because the scope waits for the other threads.
             let (stop, done) = (SetOnDrop(&stop), SetOnDrop(&done));
             let runs: Vec<_> =
-                self.kinds.iter().map(|kind| scope.spawn(|| self.honest(*kind))).collect();
+                self.kinds.iter().map(|kind| scope.spawn(|| self.run_honest(*kind))).collect();
             let honest: Vec<_> = runs.into_iter().map(join).collect();
             drop(stop);
             let flood = flood.map(join);
             drop(done);
-            (honest, flood, join(watch))
+            (honest, flood, join(memory))
         });
         let mut starved = Vec::new();
         let mut runs = Vec::new();
@@ -108,13 +108,13 @@ impl FloodTrial {
         })
     }
 
-    fn honest(&self, kind: LoadHandshake) -> Result<LoadResult, LoadError> {
+    fn run_honest(&self, kind: LoadHandshake) -> Result<LoadResult, LoadError> {
         let limit = Limit::Time(self.phase);
         let config = LoadConfig { kind, limit, ..self.honest.clone() };
         crate::run(&config, |_| std::ops::ControlFlow::Continue(()))
     }
 
-    fn watch(&self, done: &AtomicBool) -> Result<u64, LoadError> {
+    fn max_resident(&self, done: &AtomicBool) -> Result<u64, LoadError> {
         let mut max = 0;
         while !done.load(Ordering::Relaxed) {
             max = max.max(self.resident()?);
@@ -131,7 +131,7 @@ impl FloodTrial {
     }
 }
 
-/// Becomes true when this is dropped.
+/// Sets the flag when dropped.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {

@@ -184,7 +184,7 @@ impl Connection {
             if matches!(shared.exchange, Exchange::Get { .. }) && self.request.control.is_none() {
                 // RFC 9114 section 6.2.1: each side has a control stream.
                 let Some(control) = self.quic.streams().open(Dir::Uni) else { return Ok(()) };
-                written(self.quic.send_stream(control).write(CONTROL_STREAM))?;
+                bytes_written(self.quic.send_stream(control).write(CONTROL_STREAM))?;
                 self.request.control = Some(control);
             }
             self.request.stream = self.quic.streams().open(Dir::Bi);
@@ -195,7 +195,7 @@ impl Connection {
             return Ok(());
         }
         let mut stream = self.quic.send_stream(id);
-        self.request.written += written(stream.write(rest))?;
+        self.request.written += bytes_written(stream.write(rest))?;
         if self.request.written == shared.request.len() {
             // Fails if the server has stopped the stream; it then responds or resets.
             let _ = stream.finish();
@@ -243,8 +243,8 @@ impl Connection {
     }
 }
 
-fn written(written: Result<usize, WriteError>) -> Result<usize, Failure> {
-    match written {
+fn bytes_written(result: Result<usize, WriteError>) -> Result<usize, Failure> {
+    match result {
         Ok(count) => Ok(count),
         Err(WriteError::Blocked) => Ok(0),
         Err(error) => Err(Failure::new(ErrorKind::Reset, error.to_string())),

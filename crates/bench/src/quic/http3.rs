@@ -13,18 +13,18 @@ const SETTINGS: u64 = 0x04;
 
 /// Encodes a GET as one HEADERS frame. Fields refer to the static table of QPACK (RFC 9204 appendix A)
 /// or are literals.
-pub(crate) fn request(authority: &str, path: &str) -> Vec<u8> {
+pub(crate) fn encode_get(authority: &str, path: &str) -> Vec<u8> {
     // Required Insert Count and Base are 0 without a dynamic table.
     let mut fields = vec![0, 0];
-    indexed(&mut fields, METHOD_GET);
-    indexed(&mut fields, SCHEME_HTTPS);
-    literal(&mut fields, AUTHORITY, authority);
+    push_indexed(&mut fields, METHOD_GET);
+    push_indexed(&mut fields, SCHEME_HTTPS);
+    push_literal(&mut fields, AUTHORITY, authority);
     match path {
-        "/" => indexed(&mut fields, PATH),
-        other => literal(&mut fields, PATH, other),
+        "/" => push_indexed(&mut fields, PATH),
+        other => push_literal(&mut fields, PATH, other),
     }
-    indexed(&mut fields, ACCEPT_ANYTHING);
-    literal(&mut fields, USER_AGENT, concat!("firstflight/", env!("CARGO_PKG_VERSION")));
+    push_indexed(&mut fields, ACCEPT_ANYTHING);
+    push_literal(&mut fields, USER_AGENT, concat!("firstflight/", env!("CARGO_PKG_VERSION")));
     let mut frame = vec![HEADERS as u8];
     put_varint(&mut frame, fields.len() as u64);
     frame.append(&mut fields);
@@ -43,19 +43,19 @@ const STATUSES: [(u64, &[u16]); 2] =
     [(24, &[103, 200, 304, 404, 503]), (63, &[100, 204, 206, 302, 400, 403, 421, 425, 500])];
 
 /// Indexed Field Line of the static table (RFC 9204 section 4.5.2).
-fn indexed(fields: &mut Vec<u8>, index: u64) {
-    integer(fields, 0b1100_0000, 6, index);
+fn push_indexed(fields: &mut Vec<u8>, index: u64) {
+    push_integer(fields, 0b1100_0000, 6, index);
 }
 
 /// Literal Field Line with Name Reference to the static table (RFC 9204 section 4.5.4).
-fn literal(fields: &mut Vec<u8>, index: u64, value: &str) {
-    integer(fields, 0b0101_0000, 4, index);
-    integer(fields, 0, 7, value.len() as u64);
+fn push_literal(fields: &mut Vec<u8>, index: u64, value: &str) {
+    push_integer(fields, 0b0101_0000, 4, index);
+    push_integer(fields, 0, 7, value.len() as u64);
     fields.extend_from_slice(value.as_bytes());
 }
 
 /// Appends a prefixed integer (RFC 7541 section 5.1).
-fn integer(fields: &mut Vec<u8>, first: u8, bits: u8, value: u64) {
+fn push_integer(fields: &mut Vec<u8>, first: u8, bits: u8, value: u64) {
     let max = (1 << bits) - 1;
     if value < max {
         return fields.push(first | value as u8);
@@ -72,7 +72,7 @@ fn integer(fields: &mut Vec<u8>, first: u8, bits: u8, value: u64) {
 /// The bytes of a request over QUIC.
 pub(crate) fn encode_request(exchange: &Exchange) -> Vec<u8> {
     match exchange {
-        Exchange::Get { authority, path, .. } => request(authority, path),
+        Exchange::Get { authority, path, .. } => encode_get(authority, path),
         Exchange::PingPong => b"PING".to_vec(),
     }
 }
@@ -165,16 +165,16 @@ impl FrameReader {
 fn status(fields: &[u8]) -> Option<u16> {
     // Required Insert Count and Base are 0 without a dynamic table.
     let [0, 0, line @ ..] = fields else { return None };
-    let of_table = |index: u64| {
+    let indexed_status = |index: u64| {
         STATUSES.iter().find_map(|(from, codes)| {
             codes.get(usize::try_from(index.checked_sub(*from)?).ok()?).copied()
         })
     };
     match line.first()? {
-        0b1100_0000.. => of_table(read_integer(line, 6)?.0),
+        0b1100_0000.. => indexed_status(read_integer(line, 6)?.0),
         first if first & 0b1101_0000 == 0b0101_0000 => {
             let (index, used) = read_integer(line, 4)?;
-            of_table(index)?;
+            indexed_status(index)?;
             digits(&line[used..])
         }
         _ => None,
@@ -187,7 +187,7 @@ fn read_integer(bytes: &[u8], bits: u8) -> Option<(u64, usize)> {
     if value < max {
         return Some((value, 1));
     }
-    // One more byte reaches far beyond the static table.
+    // Two bytes suffice for all of the static table.
     let more = *bytes.get(1)?;
     (more < 128).then(|| (max + u64::from(more), 2))
 }
@@ -205,9 +205,11 @@ fn digits(literal: &[u8]) -> Option<u16> {
 /// Decodes three Huffman-coded digits (RFC 7541 appendix B): `0`, `1` and `2` have five bits, the
 /// others six.
 fn huffman_digits(text: &[u8]) -> Option<[u8; 3]> {
-    let bits = text
-        .iter()
-        .try_fold(0u32, |sum, byte| (sum < 1 << 16).then_some((sum << 8) | u32::from(*byte)))?;
+    // At most 18 bits.
+    if text.len() > 3 {
+        return None;
+    }
+    let bits = text.iter().fold(0, |sum, byte| (sum << 8) | u32::from(*byte));
     let (mut left, mut digits) = (8 * text.len(), [0; 3]);
     for digit in &mut digits {
         let top = |count: usize| Some((bits >> left.checked_sub(count)?) & ((1 << count) - 1));
@@ -276,7 +278,7 @@ mod tests {
 
     #[test]
     fn rfc9204_appendix_b_1_a_request_uses_the_static_table() {
-        let bytes = request("h:4433", "/10k");
+        let bytes = encode_get("h:4433", "/10k");
         assert_eq!(bytes[..2], [1, bytes.len() as u8 - 2]);
         assert_eq!(bytes[2..14], [0, 0, 0xd1, 0xd7, 0x50, 6, b'h', b':', b'4', b'4', b'3', b'3']);
         assert_eq!(bytes[14..21], [0x51, 4, b'/', b'1', b'0', b'k', 0xdd]);

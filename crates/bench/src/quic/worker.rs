@@ -34,7 +34,7 @@ pub(crate) struct QuicWorker<'a> {
     timers: Timers,
     timeouts: Deadlines,
     ticket_deadlines: Deadlines,
-    /// By connection handle.
+    /// Indexed by connection handle.
     slots: Vec<Slot>,
     open: usize,
     /// Slots of connections that received datagrams and were not processed yet.
@@ -49,7 +49,8 @@ struct Buffers {
     transmit: Vec<u8>,
 }
 
-/// A slot for a connection. The generation tells its deadlines from those of earlier connections.
+/// A slot for a connection. The generation distinguishes its deadlines from those of earlier
+/// connections.
 #[derive(Default)]
 struct Slot {
     generation: u32,
@@ -349,8 +350,8 @@ impl<'a> QuicWorker<'a> {
         Ok(())
     }
 
-    /// Handles expired timers, and ends connections whose deadline has expired. It is a success if
-    /// only tickets were missing.
+    /// Handles expired timers, and ends connections whose deadline has expired. They succeed if
+    /// their response is complete, and only tickets are missing.
     fn expire(&mut self, now: Instant, source: &mut Source) {
         while let Some((index, generation)) = self.timers.pop(now) {
             let slot = &mut self.slots[index];
@@ -381,7 +382,7 @@ impl<'a> QuicWorker<'a> {
     fn close(&mut self, index: usize, failure: Option<Failure>, source: &mut Source) {
         let Some(open) = &mut self.slots[index].open else { return };
         open.connection.close(Instant::now());
-        // A failure makes no difference to what was measured.
+        // A failure to send the close does not change the result.
         let _ = self.send(index);
         let slot = &mut self.slots[index];
         let Some(open) = slot.open.take() else { return };

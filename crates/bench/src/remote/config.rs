@@ -99,8 +99,8 @@ impl RemoteConfig {
     pub(super) fn used_transports(&self) -> Vec<Transport> {
         let requested = self.requested();
         let used = |transport: &Transport| {
-            let mut possible = requested.iter().filter(|one| why_impossible(one).is_none());
-            possible.any(|one| one.transport == *transport)
+            let mut possible = requested.iter().filter(|request| why_impossible(request).is_none());
+            possible.any(|request| request.transport == *transport)
         };
         Transport::ALL.into_iter().filter(used).collect()
     }

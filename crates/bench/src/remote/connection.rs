@@ -54,7 +54,7 @@ impl Outcome {
     }
 }
 
-/// Describes a requested connection, for the reason why it is left out.
+/// Describes a requested connection, to say why it is left out.
 pub(super) fn describe(requested: &RequestedConnection) -> String {
     let tfo = if requested.tfo { " with TCP Fast Open" } else { "" };
     let token = if requested.token { " with an address token" } else { "" };
@@ -149,14 +149,14 @@ impl RemoteServer {
         local: &mut Option<SocketAddr>,
     ) -> Result<Outcome, String> {
         let what = (requested, &self.target);
-        let exchanging = exchange(&self.connectors, offer, self.address, what, &LIMITS, local);
-        let made = match tokio::time::timeout(self.timeout, exchanging).await {
+        let pending = exchange(&self.connectors, offer, self.address, what, &LIMITS, local);
+        let completed = match tokio::time::timeout(self.timeout, pending).await {
             Ok(result) => result.map_err(|error| error.to_string())?,
             Err(_) => return Err(format!("the connection took longer than {:?}", self.timeout)),
         };
-        let outcome = read(&made, requested)?;
-        self.tickets.borrow_mut().add(issuer(requested), made.tickets);
-        self.tokens.borrow_mut().add((), made.tokens);
+        let outcome = read_outcome(&completed, requested)?;
+        self.tickets.borrow_mut().add(issuer(requested), completed.tickets);
+        self.tokens.borrow_mut().add((), completed.tokens);
         Ok(outcome)
     }
 }
@@ -166,8 +166,8 @@ fn issuer(requested: &RequestedConnection) -> Issuer {
 }
 
 /// Collects what TLS, the kernel and QUIC report about a connection.
-fn read(made: &Exchange, requested: &RequestedConnection) -> Result<Outcome, String> {
-    let facts = made.handshake.as_ref().ok_or("the connection has no TLS")?;
+fn read_outcome(exchange: &Exchange, requested: &RequestedConnection) -> Result<Outcome, String> {
+    let facts = exchange.handshake.as_ref().ok_or("the connection has no TLS")?;
     let version = facts.version.ok_or("the handshake has no version")?;
     let kind = match (facts.early_data, facts.resumed) {
         (EarlyData::Accepted, _) => LabelKind::EarlyAccepted,
@@ -177,17 +177,17 @@ fn read(made: &Exchange, requested: &RequestedConnection) -> Result<Outcome, Str
         (EarlyData::NotOffered, false) => LabelKind::Full,
     };
     // The kernel does not distinguish refused data in a SYN from no data.
-    let tfo = if made.syn_data { FastOpen::Used } else { FastOpen::Off };
+    let tfo = if exchange.syn_data { FastOpen::Used } else { FastOpen::Off };
     let transport = match requested.transport {
         Transport::Tcp => LabelTransport::Tcp(tfo),
         Transport::Quic => LabelTransport::Quic,
     };
     Ok(Outcome {
-        times: made.times,
+        times: exchange.times,
         label: Label { version: tls_version(version), kind, transport },
-        min_rtt: made.min_rtt,
-        bytes: made.response_bytes,
-        server: made.server.clone(),
+        min_rtt: exchange.min_rtt,
+        bytes: exchange.response_bytes,
+        server: exchange.server.clone(),
         group: facts.group,
     })
 }
@@ -227,7 +227,7 @@ pub(super) async fn take_sample(
 
 impl SampledConnection {
     /// Makes the sample from what the kernel and TLS report.
-    pub(super) fn by_kernel(&self, cells: &[Cell], origin_ns: u64) -> Sample {
+    pub(super) fn kernel_sample(&self, cells: &[Cell], origin_ns: u64) -> Sample {
         let mut sample = sample_from_flow(&self.record, None, origin_ns);
         sample.label = self.outcome.as_ref().map(|outcome| outcome.label.to_string());
         sample.fault = match (&self.record.outcome, &self.outcome) {

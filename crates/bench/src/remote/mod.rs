@@ -81,15 +81,15 @@ async fn measure(
     if let Some(packets) = &mut packets {
         packets.warm_up();
     }
-    let numbers: Vec<usize> = (0..cells.len()).collect();
-    let order = blocks(&numbers, &|_| config.samples, config.seed);
+    let indices: Vec<usize> = (0..cells.len()).collect();
+    let order = blocks(&indices, &|_| config.samples, config.seed);
     let (total, done) = (order.len(), AtomicUsize::new(0));
     let origin_ns = monotonic_ns();
     let concurrency = config.concurrency.max(1);
     let mut samples = Vec::with_capacity(total);
     let mut min_rtt = first.min_rtt;
-    let longest = cells.iter().map(|cell| cell.response_bytes).max().unwrap_or_default();
-    for batch in order.chunks(batch_size(longest).max(concurrency)) {
+    let max_response_bytes = cells.iter().map(|cell| cell.response_bytes).max().unwrap_or_default();
+    for batch in order.chunks(batch_size(max_response_bytes).max(concurrency)) {
         let sampled = batch.iter().map(|slot| {
             let (server, cells, done) = (&server, &cells, &done);
             async move {
@@ -112,7 +112,8 @@ async fn measure(
             }
             None => {
                 key_log.take();
-                samples.extend(sampled.iter().map(|sampled| sampled.by_kernel(&cells, origin_ns)));
+                samples
+                    .extend(sampled.iter().map(|sampled| sampled.kernel_sample(&cells, origin_ns)));
             }
         }
         min_rtt = sampled.iter().filter_map(SampledConnection::min_rtt).chain(min_rtt).min();
@@ -139,7 +140,7 @@ fn open_capture(
     }
 }
 
-/// How many samples to take before their packets are classified, so that these fit into memory.
+/// Limits the samples whose packets are classified together, so that the packets fit into memory.
 fn batch_size(response_bytes: usize) -> usize {
     // 64 KiB for the handshake and for connections that fetch tickets.
     (packets::MAX_CAPTURE_BYTES / 4 / (response_bytes + (1 << 16))).clamp(1, 256)
@@ -165,7 +166,7 @@ async fn resolve(
     if !transports.contains(&Transport::Tcp) {
         return Ok((target, first));
     }
-    // One address for all samples, because two addresses may be two servers: the first that responds.
+    // All samples use the first address that responds, because two addresses may be two servers.
     // A server that cannot be reached must not look like one that supports nothing.
     let reached = tokio::time::timeout(config.timeout, connect_tcp(&addresses, false)).await;
     match reached {
@@ -177,8 +178,8 @@ async fn resolve(
     }
 }
 
-/// Checks every combination and keeps those that the server supports. Adds one as A/A control. Fetches
-/// the first tickets and the TCP Fast Open cookie on the way.
+/// Checks every combination and keeps those that the server supports. Adds one again as A/A
+/// control. Fetches the first tickets and the TCP Fast Open cookie on the way.
 async fn check_cells(
     config: &RemoteConfig,
     server: &RemoteServer,

@@ -18,7 +18,7 @@ use firstflight_tls::KeyLogLines;
 use super::config::RemoteError;
 use super::connection::{Cell, SampledConnection, describe};
 
-/// The capture of a run, and what it has shown so far.
+/// The capture of a run, and its results so far.
 pub(super) struct Packets {
     /// One for each transport.
     sniffers: Vec<Sniffer>,
@@ -136,14 +136,14 @@ impl Packets {
     }
 }
 
-/// The least of `known` and of the RTTs of a batch's connections.
+/// The minimum of `known` and of the RTTs of a batch's connections.
 fn min_rtt_ns(batch: &Batch, known: Option<u64>) -> Option<u64> {
     let flows = Flows::new(batch, "", &HashSet::new());
-    let at_once = |flow: &&Flow| match flow.facts.tcp() {
+    let without_loss = |flow: &&Flow| match flow.facts.tcp() {
         Some(tcp) => tcp.syn_retransmissions == 0,
         None => flow.facts.transport.retransmissions() == 0,
     };
-    let rtts = flows.flows().filter(at_once);
+    let rtts = flows.flows().filter(without_loss);
     let rtts = rtts.filter_map(|flow| flow.facts.connected?.checked_sub(flow.facts.started));
     rtts.filter(|rtt| *rtt > 0).chain(known).min()
 }
@@ -153,8 +153,8 @@ fn min_rtt_ns(batch: &Batch, known: Option<u64>) -> Option<u64> {
 /// server's handshake would look like a response to the Finished that the client sends in between. Half
 /// a round trip is a safe distance from both.
 ///
-/// Returns the minimum RTT. These connections count for it: a server that took long for all earlier
-/// ones would else seem to respond to their requests before it has them.
+/// Returns the minimum RTT, this batch included: if all earlier connections were slower, half of
+/// their RTT could delay a request beyond its response.
 fn delay_sent(batch: &mut Batch, known: Option<u64>) -> Option<u64> {
     let rtt_ns = min_rtt_ns(batch, known);
     let ns = rtt_ns.unwrap_or(0) / 2;
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_delayed_until_after_its_response_although_earlier_ones_took_longer() {
+    fn no_packet_is_delayed_beyond_its_response_even_if_earlier_round_trips_were_longer() {
         for known in [None, Some(150)] {
             let mut batch = connection();
             assert_eq!(delay_sent(&mut batch, known), Some(60));

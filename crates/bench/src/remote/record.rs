@@ -19,7 +19,7 @@ pub(super) struct RunState {
     /// The kernel's minimum RTT.
     pub min_rtt: Option<Duration>,
     pub packets: Option<Packets>,
-    /// Why no packets were captured, although they were wanted.
+    /// Why packets could not be captured.
     pub capture_error: Option<String>,
 }
 
@@ -66,7 +66,7 @@ pub(super) fn record(
         client: ClientKind::Firstflight.name().to_owned(),
         server: host.clone(),
         workload: cell.requested.workload.name().to_owned(),
-        profile: PATH.to_owned(),
+        profile: PROFILE_NAME.to_owned(),
         rtt_ms,
         transport: cell.requested.transport.name().to_owned(),
         tls: version_number(cell.requested.version).to_owned(),
@@ -88,7 +88,8 @@ pub(super) fn record(
         ),
     };
     let cells_with_figures: Vec<RecordCell> = cells.iter().enumerate().map(cell).collect();
-    let twins = cells.iter().enumerate().filter_map(|(twin, cell)| Some((cell.control_of?, twin)));
+    let controls =
+        cells.iter().enumerate().filter_map(|(index, cell)| Some((cell.control_of?, index)));
     Record {
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -105,7 +106,7 @@ pub(super) fn record(
             notes,
         }],
         profiles: vec![ProfileFacts {
-            name: PATH.to_owned(),
+            name: PROFILE_NAME.to_owned(),
             rtt_ms,
             source: source.to_owned(),
             ..ProfileFacts::default()
@@ -118,7 +119,7 @@ pub(super) fn record(
             },
         }],
         effects: effects(&cells_with_figures, &samples, config.seed),
-        control: control(twins, cells.len(), &samples, config.seed),
+        control: control(controls, cells.len(), &samples, config.seed),
         cells: cells_with_figures,
         samples,
         captures: packets.map(Packets::captures).unwrap_or_default(),
@@ -136,7 +137,7 @@ fn whole_round_trips(time_ms: Option<f64>, rtt_ms: f64) -> Option<u32> {
 
 const NOT_CAPTURED: &str =
     "no packets were captured: labels come from the kernel, from QUIC and from TLS";
-const PATH: &str = "the network in between";
+const PROFILE_NAME: &str = "the network in between";
 /// A higher number is not a plausible number of round trips.
 const MAX_ROUND_TRIPS: f64 = 1e6;
 

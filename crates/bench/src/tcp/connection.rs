@@ -29,11 +29,11 @@ pub(crate) const BUFFER_BYTES: usize = 32 * 1024;
 /// One connection, from the connect call to the close of the server.
 pub(crate) struct Connection {
     pub(crate) socket: Socket,
-    machine: TlsConnection,
+    tls: TlsConnection,
     /// The scheduled start, from which all times count.
     intended: Instant,
-    /// How much of the request the TLS machine has taken.
-    requested: usize,
+    /// Bytes of the request that TLS has taken.
+    request_written: usize,
     response: ResponseReader,
     tickets: Vec<Session>,
     has_tickets: bool,
@@ -55,21 +55,21 @@ pub(crate) enum Step {
 }
 
 impl Connection {
-    /// Connects, and sends the first flight if the socket accepts it immediately. It does on loopback,
-    /// and with Fast Open the first write sends the SYN.
+    /// Connects, and sends the first flight if the socket accepts it immediately: on loopback it
+    /// does, and with Fast Open the first write sends the SYN.
     pub(crate) fn start(
-        mut machine: TlsConnection,
+        mut tls: TlsConnection,
         address: &SockAddr,
         intended: Instant,
         shared: &Shared,
     ) -> Result<(Self, Step), Failure> {
-        let may_write = matches!(machine.handshake()?, Progress::Done(()));
+        let may_write = matches!(tls.handshake()?, Progress::Done(()));
         let socket = connect(address, shared.fast_open)?;
         let mut connection = Self {
             socket,
-            machine,
+            tls,
             intended,
-            requested: 0,
+            request_written: 0,
             response: ResponseReader::new(&shared.exchange, Transport::Tcp),
             tickets: Vec::new(),
             has_tickets: false,
@@ -80,24 +80,28 @@ impl Connection {
             fast_open: false,
         };
         if may_write {
-            connection.request(shared)?;
+            connection.write_request(shared)?;
         }
         let writable = connection.send()?;
         Ok((connection, Step::Wait { writable }))
     }
 
     /// Handles a socket that is ready.
-    pub(crate) fn ready(&mut self, readable: bool, shared: &mut Shared) -> Result<Step, Failure> {
+    pub(crate) fn handle_ready(
+        &mut self,
+        readable: bool,
+        shared: &mut Shared,
+    ) -> Result<Step, Failure> {
         if !readable {
             return self.send_rest();
         }
         let ended = match (&self.socket).read(&mut shared.cipher_text) {
             Ok(0) => {
-                self.machine.feed_eof();
+                self.tls.feed_eof();
                 true
             }
             Ok(count) => {
-                self.machine.feed(&shared.cipher_text[..count]);
+                self.tls.feed(&shared.cipher_text[..count]);
                 false
             }
             Err(error) if would_block(&error) => return self.send_rest(),
@@ -105,7 +109,7 @@ impl Connection {
             Err(_) if self.completed.is_some() => return Ok(Step::Done),
             Err(error) => return Err(error.into()),
         };
-        let closed = match self.take(shared) {
+        let closed = match self.process_input(shared) {
             Ok(closed) => closed || ended,
             Err(failure) => return self.fail(failure),
         };
@@ -117,7 +121,7 @@ impl Connection {
         }
         match self.send() {
             _ if closed => Ok(Step::Done),
-            Ok(writable) => Ok(self.wait(writable)),
+            Ok(writable) => Ok(self.waiting_step(writable)),
             Err(_) if self.completed.is_some() => Ok(Step::Done),
             Err(failure) => Err(failure),
         }
@@ -139,7 +143,7 @@ impl Connection {
         if let Some(status @ 400..) = response.status {
             return Err(Failure::new(ErrorKind::HttpStatus, format!("status {status}")));
         }
-        let facts = self.machine.facts();
+        let facts = self.tls.facts();
         Ok(Finished {
             version: facts.version,
             group: facts.group.unwrap_or("none"),
@@ -164,19 +168,19 @@ impl Connection {
     }
 
     /// Processes the bytes that TLS was fed. Returns whether the peer has closed its direction.
-    fn take(&mut self, shared: &mut Shared) -> Result<bool, Failure> {
-        if self.requested < shared.request.len() {
-            match self.machine.handshake()? {
+    fn process_input(&mut self, shared: &mut Shared) -> Result<bool, Failure> {
+        if self.request_written < shared.request.len() {
+            match self.tls.handshake()? {
                 Progress::Done(()) => {
                     self.record_setup();
-                    self.request(shared)?;
+                    self.write_request(shared)?;
                 }
                 Progress::NeedsInput => return Ok(false),
                 Progress::Closed => return Ok(true),
             }
         }
         loop {
-            let read = self.machine.read(&mut shared.plain_text);
+            let read = self.tls.read(&mut shared.plain_text);
             self.record_setup();
             match read {
                 Ok(Progress::Done(count)) => self.feed_response(&shared.plain_text[..count])?,
@@ -207,7 +211,7 @@ impl Connection {
     }
 
     fn record_setup(&mut self) {
-        if self.setup.is_none() && self.machine.is_complete() {
+        if self.setup.is_none() && self.tls.is_complete() {
             self.setup = Some(self.intended.elapsed());
         }
     }
@@ -221,10 +225,10 @@ impl Connection {
     }
 
     /// Writes the rest of the request to TLS, as far as TLS accepts it.
-    fn request(&mut self, shared: &Shared) -> Result<(), Failure> {
-        while self.requested < shared.request.len() {
-            match self.machine.write(&shared.request[self.requested..])? {
-                Progress::Done(count) => self.requested += count,
+    fn write_request(&mut self, shared: &Shared) -> Result<(), Failure> {
+        while self.request_written < shared.request.len() {
+            match self.tls.write(&shared.request[self.request_written..])? {
+                Progress::Done(count) => self.request_written += count,
                 Progress::NeedsInput => return Ok(()),
                 Progress::Closed => return Err(Failure::truncated()),
             }
@@ -232,8 +236,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Queues close_notify. Waits for the tickets if they are wanted, because BoringSSL processes none
-    /// after that.
+    /// Queues close_notify. If tickets are wanted, waits until they have arrived, because BoringSSL
+    /// processes none after close_notify.
     fn send_close(&mut self, closed: bool, shared: &Shared) {
         if shared.wants_tickets {
             self.take_tickets();
@@ -241,21 +245,21 @@ impl Connection {
         if !self.close_sent && (closed || self.has_tickets || !shared.wants_tickets) {
             self.close_sent = true;
             // The response is complete, so a failure to close is no error.
-            let _ = self.machine.close();
+            let _ = self.tls.close();
         }
     }
 
     fn take_tickets(&mut self) {
-        let mut sessions = self.machine.take_sessions();
+        let mut sessions = self.tls.take_sessions();
         self.has_tickets |= !sessions.is_empty();
         self.tickets.append(&mut sessions);
     }
 
     /// Writes what TLS has queued. Returns whether some of it waits for room in the socket.
     fn send(&mut self) -> Result<bool, Failure> {
-        while !self.machine.outgoing().is_empty() {
-            match (&self.socket).write(self.machine.outgoing()) {
-                Ok(count) => self.machine.sent(count),
+        while !self.tls.outgoing().is_empty() {
+            match (&self.socket).write(self.tls.outgoing()) {
+                Ok(count) => self.tls.sent(count),
                 Err(error) if would_block(&error) => return Ok(true),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
@@ -264,16 +268,16 @@ impl Connection {
         Ok(false)
     }
 
-    /// Continues without input.
+    /// Sends what is queued, without new input.
     fn send_rest(&mut self) -> Result<Step, Failure> {
         match self.send() {
-            Ok(writable) => Ok(self.wait(writable)),
+            Ok(writable) => Ok(self.waiting_step(writable)),
             Err(_) if self.completed.is_some() => Ok(Step::Done),
             Err(failure) => Err(failure),
         }
     }
 
-    fn wait(&self, writable: bool) -> Step {
+    fn waiting_step(&self, writable: bool) -> Step {
         match self.completed {
             Some(_) => Step::Complete { writable },
             None => Step::Wait { writable },

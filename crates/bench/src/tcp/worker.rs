@@ -28,7 +28,8 @@ pub(crate) struct TcpWorker<'a> {
     close_deadlines: Deadlines,
 }
 
-/// A slot for a connection. The generation tells its events from those of earlier connections.
+/// A slot for a connection. The generation distinguishes its events from those of earlier
+/// connections.
 #[derive(Default)]
 struct Slot {
     generation: u32,
@@ -138,8 +139,8 @@ impl<'a> TcpWorker<'a> {
         let Assignment { role, address, intended, ticket } = self.state.assign(purpose, now);
         self.offer.session = ticket;
         let started =
-            self.connector.connection(&self.offer).map_err(Failure::from).and_then(|machine| {
-                Connection::start(machine, &self.addresses[address], intended, &self.shared)
+            self.connector.connection(&self.offer).map_err(Failure::from).and_then(|tls| {
+                Connection::start(tls, &self.addresses[address], intended, &self.shared)
             });
         match started {
             Ok((connection, step)) => {
@@ -186,7 +187,7 @@ impl<'a> TcpWorker<'a> {
             return Ok(());
         };
         let readable = event.events().intersects(!EpollFlags::EPOLLOUT);
-        let writable = match open.connection.ready(readable, &mut self.shared) {
+        let writable = match open.connection.handle_ready(readable, &mut self.shared) {
             Ok(Step::Wait { writable }) => writable,
             Ok(Step::Complete { writable }) => {
                 if !std::mem::replace(&mut open.awaits_close, true) {
@@ -211,8 +212,8 @@ impl<'a> TcpWorker<'a> {
         Ok(())
     }
 
-    /// Ends connections whose deadline has expired. It is a success if only the close of the server
-    /// was missing.
+    /// Ends connections whose deadline has expired. They succeed if their response is complete, and
+    /// only the server's close is missing.
     fn expire(&mut self, now: Instant, source: &mut Source) {
         for closing in [true, false] {
             loop {

@@ -83,7 +83,7 @@ fn a_server_that_stalls_runs_into_the_timeout() {
 }
 
 #[test]
-fn a_late_connection_is_waited_for() {
+fn a_connection_whose_syn_was_dropped_completes() {
     let server = TestServer::files(|_| {});
     let listener =
         socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
@@ -103,7 +103,7 @@ fn a_late_connection_is_waited_for() {
 }
 
 #[test]
-fn missing_cores_are_named() {
+fn a_missing_core_is_named_in_the_error() {
     let server = TestServer::files(|_| {});
     let error = run(&LoadConfig { cores: vec![100_000], ..server.load(1) }).unwrap_err();
     assert!(error.to_string().contains("100000"), "{error}");

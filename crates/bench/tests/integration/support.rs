@@ -80,21 +80,21 @@ pub(crate) fn run(config: &LoadConfig) -> Result<LoadResult, LoadError> {
 /// What the proxy does with a connection.
 #[derive(Clone, Copy)]
 pub(crate) enum Behaviour {
-    /// Forwards it to the server.
+    /// Forwards the connection to the server.
     Pass,
-    /// Forwards it after this time.
+    /// Forwards the connection after this time.
     Delay(Duration),
     /// Sends nothing until the client closes.
     Stall,
-    /// Resets it.
+    /// Resets the connection.
     Reset,
     /// Sends a fatal alert (handshake_failure, RFC 8446 section 6.2).
     Alert,
-    /// Closes it after the first bytes of the server.
+    /// Closes the connection after the first bytes of the server.
     Truncate,
 }
 
-/// Starts a proxy in front of a server. `behaviour` decides by the number of the connection.
+/// Starts a proxy in front of a server. `behaviour` takes the index of the connection.
 pub(crate) fn start_proxy(
     server: &TestServer,
     behaviour: impl Fn(usize) -> Behaviour + Send + 'static,

@@ -7,22 +7,22 @@ use serde_json::{Value, json};
 
 use crate::{Quic, Settings};
 
-/// All flags except [`DRIVEN`].
+/// All flags except [`DRIVER_FLAGS`].
 pub(super) fn all(data: &Path, settings: &Settings) -> Vec<String> {
-    let mut flags: Vec<_> = QUIET.iter().map(|&flag| flag.to_owned()).collect();
+    let mut flags: Vec<_> = QUIET_FLAGS.iter().map(|&flag| flag.to_owned()).collect();
     flags.push(format!("--user-data-dir={}", data.display()));
-    flags.push(format!("--host-resolver-rules={}", rules(settings)));
+    flags.push(format!("--host-resolver-rules={}", resolver_rules(settings)));
     flags.extend(quic(settings));
     let enabled: &[&str] = if settings.early_data { &["EnableTLS13EarlyData"] } else { &[] };
     let mut extra = settings.extra.clone();
     flags.extend(features("--enable-features=", enabled, &mut extra));
-    flags.extend(features("--disable-features=", &FEATURES_OFF, &mut extra));
+    flags.extend(features("--disable-features=", &DISABLED_FEATURES, &mut extra));
     flags.extend(extra);
     flags
 }
 
-/// A flag with a list of features: ours, and those that `extra` has in flags of the same name, which
-/// are removed there. Chromium reads only the last flag of a name.
+/// Merges `ours` and the features of the same flag in `extra` into one flag, and removes the latter
+/// from `extra`: Chromium reads only the last flag of a name.
 fn features(flag: &str, ours: &[&str], extra: &mut Vec<String>) -> Option<String> {
     let mut all: Vec<String> = ours.iter().map(|&feature| feature.to_owned()).collect();
     extra.retain(|other| match other.strip_prefix(flag) {
@@ -36,7 +36,7 @@ fn features(flag: &str, ours: &[&str], extra: &mut Vec<String>) -> Option<String
 }
 
 /// Over QUIC, Chromium refuses certificates of additional roots except for hosts with forced QUIC. So
-/// each host is listed there with a port that nobody listens on.
+/// each host is listed as forced, with a port that nobody listens on.
 fn quic(settings: &Settings) -> Vec<String> {
     let known = match &settings.quic {
         Quic::Off => return vec!["--disable-quic".to_owned()],
@@ -56,7 +56,7 @@ fn quic(settings: &Settings) -> Vec<String> {
     flags
 }
 
-/// What `Default/Preferences` has of these settings.
+/// The settings in `Default/Preferences`.
 pub(super) fn preferences(settings: &Settings) -> Value {
     // 2 means never.
     let prediction = if settings.speculation { 0 } else { 2 };
@@ -71,7 +71,7 @@ pub(super) fn preferences(settings: &Settings) -> Value {
 }
 
 /// Resolver rules: the hosts of the settings, and no other names. IP addresses count as names here.
-fn rules(settings: &Settings) -> String {
+fn resolver_rules(settings: &Settings) -> String {
     let mut rules = String::new();
     for (name, address) in &settings.hosts {
         // Writing to a string cannot fail.
@@ -85,11 +85,11 @@ fn rules(settings: &Settings) -> String {
 }
 
 /// Headless, driven by pipes.
-pub(super) const DRIVEN: [&str; 4] =
+pub(super) const DRIVER_FLAGS: [&str; 4] =
     ["--headless", "--no-startup-window", "--remote-debugging-pipe", "--window-size=1280,800"];
 
 /// Disables traffic that no page causes.
-const QUIET: [&str; 18] = [
+const QUIET_FLAGS: [&str; 18] = [
     // The sandbox needs privileges that do not exist in a user namespace.
     "--no-sandbox",
     "--disable-gpu",
@@ -111,7 +111,7 @@ const QUIET: [&str; 18] = [
     "--password-store=basic",
 ];
 
-const FEATURES_OFF: [&str; 5] = [
+const DISABLED_FEATURES: [&str; 5] = [
     "DialMediaRouteProvider",
     "MediaRouter",
     "OptimizationHints",
@@ -127,8 +127,11 @@ mod tests {
     fn only_the_given_hosts_are_resolved() {
         let hosts = vec![("lab.test".to_owned(), "10.0.0.2".parse().unwrap())];
         let settings = Settings { hosts, ..Settings::default() };
-        assert_eq!(rules(&settings), "MAP lab.test 10.0.0.2, MAP * ~NOTFOUND, EXCLUDE 10.0.0.2");
-        assert_eq!(rules(&Settings::default()), "MAP * ~NOTFOUND");
+        assert_eq!(
+            resolver_rules(&settings),
+            "MAP lab.test 10.0.0.2, MAP * ~NOTFOUND, EXCLUDE 10.0.0.2"
+        );
+        assert_eq!(resolver_rules(&Settings::default()), "MAP * ~NOTFOUND");
     }
 
     #[test]

@@ -25,8 +25,8 @@ pub(crate) struct Chromium {
     connection: Connection,
     /// The page that is driven.
     tab: Tab,
-    /// The page `chrome://net-internals`, once it was needed.
-    network: Option<Tab>,
+    /// The page `chrome://net-internals`, opened when it is first needed.
+    net_internals: Option<Tab>,
     cache: bool,
 }
 
@@ -50,7 +50,7 @@ impl Chromium {
         // Chromium reads commands from descriptor 3, writes to 4, and ends when 3 is closed.
         let script = "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >\"$FIRSTFLIGHT_BROWSER_LOG\" 2>&1";
         let mut command = directory.shell(script, &installed.program, settings);
-        command.args(flags::DRIVEN).args(flags::all(&data, settings));
+        command.args(flags::DRIVER_FLAGS).args(flags::all(&data, settings));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let fail = |source| BrowserError::Start { program: installed.program.clone(), source };
         let mut process = environment.start(command).map_err(fail)?;
@@ -61,7 +61,7 @@ impl Chromium {
         let mut connection = Connection::new(BrowserKind::Chromium, process, directory.log());
         connection.connect(Box::new(pipes));
         let tab = Tab { target: String::new(), session: String::new() };
-        let mut chromium = Self { connection, tab, network: None, cache: settings.cache };
+        let mut chromium = Self { connection, tab, net_internals: None, cache: settings.cache };
         chromium.tab = chromium.first_tab()?;
         Ok(chromium)
     }
@@ -75,7 +75,7 @@ impl Chromium {
         let directory = ProfileDirectory::create(profile)?;
         let data = directory.path("chromium");
         prepare(&directory, &data, settings)?;
-        let mut command = directory.plain(&installed.program, settings);
+        let mut command = directory.interactive_command(&installed.program, settings);
         command.args(flags::all(&data, settings));
         Ok(command)
     }
@@ -85,8 +85,8 @@ impl Chromium {
     fn first_tab(&mut self) -> Result<Tab, BrowserError> {
         let step = Step::start("start", COMMAND_TIMEOUT);
         let parameters = json!({ "url": "about:blank", "newWindow": true });
-        let made = self.connection.call("Target.createTarget", parameters, None, step)?;
-        self.attach(made["targetId"].as_str().unwrap_or_default(), step)
+        let created = self.connection.call("Target.createTarget", parameters, None, step)?;
+        self.attach(created["targetId"].as_str().unwrap_or_default(), step)
     }
 
     fn attach(&mut self, target: &str, step: Step<'_>) -> Result<Tab, BrowserError> {
@@ -109,36 +109,38 @@ impl Chromium {
         Ok(tab)
     }
 
-    fn page(&mut self, method: &str, parameters: Value, step: Step<'_>) -> CommandResult {
+    /// Sends a command to the driven page.
+    fn call_page(&mut self, method: &str, parameters: Value, step: Step<'_>) -> CommandResult {
         self.connection.call(method, parameters, Some(&self.tab.session), step)
     }
 
     /// Returns the page `chrome://net-internals`, whose script can close connections.
-    fn network(&mut self, step: Step<'_>) -> Result<Tab, BrowserError> {
-        if let Some(tab) = &self.network {
+    fn net_internals(&mut self, step: Step<'_>) -> Result<Tab, BrowserError> {
+        if let Some(tab) = &self.net_internals {
             return Ok(tab.clone());
         }
         let parameters = json!({ "url": "chrome://net-internals/#sockets", "background": true });
-        let made = self.connection.call("Target.createTarget", parameters, None, step)?;
-        let target = made["targetId"].as_str().unwrap_or_default().to_owned();
+        let created = self.connection.call("Target.createTarget", parameters, None, step)?;
+        let target = created["targetId"].as_str().unwrap_or_default().to_owned();
         let tab = self.attach(&target, step)?;
-        self.network = Some(tab.clone());
+        self.net_internals = Some(tab.clone());
         Ok(tab)
     }
 
     /// Opens a page, and waits for its load event.
     fn load(&mut self, url: &str, step: Step<'_>) -> Result<(), BrowserError> {
-        let navigated = self.page("Page.navigate", json!({ "url": url }), step)?;
+        let navigated = self.call_page("Page.navigate", json!({ "url": url }), step)?;
         let Some(loader) = loader(url, &navigated)? else { return Ok(()) };
-        self.connection.event(step, |event| (loaded(event) == Some(loader.as_str())).then_some(()))
+        self.connection
+            .event(step, |event| (load_event_loader(event) == Some(loader.as_str())).then_some(()))
     }
 
     fn script(&mut self, script: &str, step: Step<'_>) -> CommandResult {
-        let result = self.page("Runtime.evaluate", evaluation(script), step)?;
+        let result = self.call_page("Runtime.evaluate", evaluation(script), step)?;
         evaluation_result(result)
     }
 
-    fn blank(&mut self, step: Step<'_>) -> Result<(), BrowserError> {
+    fn open_blank_page(&mut self, step: Step<'_>) -> Result<(), BrowserError> {
         self.load("about:blank", step)?;
         self.connection.drop_events();
         Ok(())
@@ -159,7 +161,7 @@ impl Driver for Chromium {
     fn navigate(&mut self, url: &str, timeout: Duration) -> Result<Navigation, BrowserError> {
         let step = format!("open {url}");
         let step = Step::start(&step, timeout);
-        self.blank(step)?;
+        self.open_blank_page(step)?;
         self.load(url, step)?;
         self.collect(step)
     }
@@ -171,14 +173,14 @@ impl Driver for Chromium {
     ) -> Result<(Navigation, Vec<Frame>), BrowserError> {
         let step = format!("record {url}");
         let step = Step::start(&step, timeout);
-        self.blank(step)?;
+        self.open_blank_page(step)?;
         self.load_with_frames(url, step)
     }
 
     fn close_connections(&mut self) -> Result<(), BrowserError> {
         let step = Step::start("close its connections", COMMAND_TIMEOUT);
-        let network = self.network(step)?;
-        let page = std::mem::replace(&mut self.tab, network);
+        let net_internals = self.net_internals(step)?;
+        let page = std::mem::replace(&mut self.tab, net_internals);
         let done = self.script("chrome.send('flushSocketPools')", step);
         self.tab = page;
         done.map(drop)
@@ -186,7 +188,7 @@ impl Driver for Chromium {
 
     fn screenshot(&mut self) -> Result<Vec<u8>, BrowserError> {
         let step = Step::start("take a screenshot", COMMAND_TIMEOUT);
-        let shot = self.page("Page.captureScreenshot", json!({ "format": "png" }), step)?;
+        let shot = self.call_page("Page.captureScreenshot", json!({ "format": "png" }), step)?;
         decode_base64(&shot["data"])
             .map_err(|reason| self.connection.invalid_response(step.name(), reason))
     }
@@ -206,12 +208,12 @@ impl Driver for Chromium {
         let step = Step::start("open a window", COMMAND_TIMEOUT);
         let mut parameters = json!({ "url": "about:blank", "newWindow": window != Window::Tab });
         if window == Window::Private {
-            let made =
+            let created =
                 self.connection.call("Target.createBrowserContext", json!({}), None, step)?;
-            parameters["browserContextId"] = made["browserContextId"].clone();
+            parameters["browserContextId"] = created["browserContextId"].clone();
         }
-        let made = self.connection.call("Target.createTarget", parameters, None, step)?;
-        let target = made["targetId"].as_str();
+        let created = self.connection.call("Target.createTarget", parameters, None, step)?;
+        let target = created["targetId"].as_str();
         let target = target
             .ok_or_else(|| self.connection.invalid_response(step.name(), "no target"))?
             .to_owned();
@@ -269,7 +271,7 @@ fn loader(url: &str, navigated: &Value) -> Result<Option<String>, BrowserError> 
 }
 
 /// Returns the loader if this is a load event.
-fn loaded(event: &Event) -> Option<&str> {
+fn load_event_loader(event: &Event) -> Option<&str> {
     let is_load = event.method == "Page.lifecycleEvent" && event.parameters["name"] == "load";
     is_load.then(|| event.parameters["loaderId"].as_str()).flatten()
 }
@@ -294,7 +296,7 @@ fn prepare(
     let preferences = data.join("Default/Preferences");
     let write = || {
         fs::create_dir_all(data.join("Default"))?;
-        // A profile that was used has others, which stay.
+        // Preferences that Chromium has written stay.
         let known = fs::read(&preferences).unwrap_or_default();
         let mut all = serde_json::from_slice(&known).unwrap_or_default();
         merge(&mut all, flags::preferences(settings));
@@ -315,12 +317,12 @@ fn merge(all: &mut Value, new: Value) {
     }
 }
 
-/// The frames and load events so far.
+/// The frames and load events recorded so far.
 #[derive(Default)]
 struct RecordedFrames {
     /// The time, in milliseconds of Unix time, and a JPEG.
     frames: Vec<(f64, Vec<u8>)>,
-    /// Loaders that had their load event.
+    /// Loaders whose load event has arrived.
     loaded: Vec<String>,
 }
 
@@ -332,32 +334,41 @@ impl Chromium {
         step: Step<'_>,
     ) -> Result<(Navigation, Vec<Frame>), BrowserError> {
         let form = json!({ "format": "jpeg", "quality": 60, "maxWidth": 400, "maxHeight": 400 });
-        self.page("Page.startScreencast", form, step)?;
+        self.call_page("Page.startScreencast", form, step)?;
         let mut recorded = RecordedFrames::default();
-        let navigated =
-            self.call_with_frames("Page.navigate", json!({ "url": url }), &mut recorded, step)?;
-        if let Some(loader) = loader(url, &navigated)? {
-            while !recorded.loaded.contains(&loader) {
-                self.connection.receive(step)?;
-                self.record_events(&mut recorded, step)?;
-            }
-        }
-        let value =
-            self.call_with_frames("Runtime.evaluate", evaluation(COLLECT), &mut recorded, step)?;
-        let navigation = Navigation::read(evaluation_result(value)?)
-            .map_err(|reason| self.connection.invalid_response(step.name(), reason))?;
-        // Wait for the last frame.
-        self.call_with_frames(
-            "Runtime.evaluate",
-            evaluation(LAST_FRAME_DELAY),
-            &mut recorded,
-            step,
-        )?;
-        self.page("Page.stopScreencast", json!({}), step)?;
+        let loaded = self.record_load(url, &mut recorded, step);
+        // The screencast must be stopped, even if the page failed.
+        let stopped = self.call_page("Page.stopScreencast", json!({}), step);
+        let navigation = loaded?;
+        stopped?;
         let frames = recorded.frames.into_iter();
         let frames = frames.map(|(at, jpeg)| Frame { at: at - navigation.origin, jpeg });
         let frames = select_frames(frames.collect());
         Ok((navigation, frames))
+    }
+
+    /// Loads a page, and waits for its last frame.
+    fn record_load(
+        &mut self,
+        url: &str,
+        recorded: &mut RecordedFrames,
+        step: Step<'_>,
+    ) -> Result<Navigation, BrowserError> {
+        let navigated =
+            self.call_with_frames("Page.navigate", json!({ "url": url }), recorded, step)?;
+        if let Some(loader) = loader(url, &navigated)? {
+            while !recorded.loaded.contains(&loader) {
+                self.connection.receive(step)?;
+                self.record_events(recorded, step)?;
+            }
+        }
+        let value =
+            self.call_with_frames("Runtime.evaluate", evaluation(COLLECT), recorded, step)?;
+        let navigation = Navigation::read(evaluation_result(value)?)
+            .map_err(|reason| self.connection.invalid_response(step.name(), reason))?;
+        let delay = evaluation(LAST_FRAME_DELAY);
+        self.call_with_frames("Runtime.evaluate", delay, recorded, step)?;
+        Ok(navigation)
     }
 
     /// Sends a command, and records frames until it has a result.
@@ -386,7 +397,7 @@ impl Chromium {
         step: Step<'_>,
     ) -> Result<(), BrowserError> {
         while let Some(event) = self.connection.queued_event() {
-            if let Some(loader) = loaded(&event) {
+            if let Some(loader) = load_event_loader(&event) {
                 recorded.loaded.push(loader.to_owned());
             }
             if event.method != "Page.screencastFrame" {
@@ -426,7 +437,7 @@ mod tests {
         prepare(&directory, &data, &settings).unwrap();
         assert_eq!(read()["net"], json!({ "network_prediction_options": 0, "other": 1 }));
         assert_eq!((&read()["tabs"], &read()["signin"]["allowed"]), (&json!([7]), &json!(false)));
-        // A file that Chromium could not read either.
+        // An invalid file, which Chromium could not read either.
         fs::write(&file, "{").unwrap();
         prepare(&directory, &data, &settings).unwrap();
         assert_eq!(read()["net"], json!({ "network_prediction_options": 0 }));

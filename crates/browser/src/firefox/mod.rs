@@ -58,12 +58,13 @@ impl Firefox {
         let alive = process.stdin();
         let mut connection = Connection::new(BrowserKind::Firefox, process, directory.log());
         let address = wait_for_address(&mut connection, &address_file, step)?;
-        let socket = Socket::open(environment, address, "/session", step.left()).map_err(fail)?;
+        let socket =
+            Socket::open(environment, address, "/session", step.remaining()).map_err(fail)?;
         connection.connect(Box::new(socket));
         connection.call("session.new", json!({ "capabilities": {} }), None, step)?;
         let mut firefox = Self { connection, tab: String::new(), _alive: alive };
-        firefox.tab = firefox.first("content", step)?;
-        firefox.name_hosts(settings, step)?;
+        firefox.tab = firefox.first_context("content", step)?;
+        firefox.set_host_addresses(settings, step)?;
         if settings.quic != Quic::Off {
             firefox.run_privileged(LOAD_ALT_SVC, step)?;
         }
@@ -81,14 +82,14 @@ impl Firefox {
         let address = settings.hosts.first().map(|(_, address)| address.to_string());
         let address = address.map(|address| ("network.dns.forceResolve", json!(address)));
         prepare(&data, settings, address.as_slice())?;
-        let mut command = directory.plain(&installed.program, settings);
+        let mut command = directory.interactive_command(&installed.program, settings);
         command.args(["--no-remote", "--profile"]).arg(&data);
         command.envs(ENVIRONMENT);
         Ok(command)
     }
 
     /// Returns the first browsing context of pages (`content`) or of the browser itself (`chrome`).
-    fn first(&mut self, scope: &str, step: Step<'_>) -> Result<String, BrowserError> {
+    fn first_context(&mut self, scope: &str, step: Step<'_>) -> Result<String, BrowserError> {
         let tree = json!({ "moz:scope": scope, "maxDepth": 0 });
         let tree = self.connection.call("browsingContext.getTree", tree, None, step)?;
         let context = tree["contexts"][0]["context"].as_str();
@@ -98,7 +99,11 @@ impl Firefox {
     }
 
     /// Sets the addresses of names. A preference allows only one address for all names.
-    fn name_hosts(&mut self, settings: &Settings, step: Step<'_>) -> Result<(), BrowserError> {
+    fn set_host_addresses(
+        &mut self,
+        settings: &Settings,
+        step: Step<'_>,
+    ) -> Result<(), BrowserError> {
         if settings.hosts.is_empty() {
             return Ok(());
         }
@@ -117,7 +122,7 @@ impl Firefox {
 
     /// Runs a script with the privileges of the browser itself.
     fn run_privileged(&mut self, script: &str, step: Step<'_>) -> CommandResult {
-        let window = self.first("chrome", step)?;
+        let window = self.first_context("chrome", step)?;
         self.script(script, &window, step)
     }
 
@@ -147,7 +152,7 @@ impl Firefox {
         json!({ "context": self.tab, "url": url, "wait": "complete" })
     }
 
-    fn navigated(url: &str, outcome: Outcome) -> Result<(), BrowserError> {
+    fn navigation_result(url: &str, outcome: Outcome) -> Result<(), BrowserError> {
         outcome.map(drop).map_err(|reason| BrowserError::NavigationFailed {
             browser: BrowserKind::Firefox,
             url: url.to_owned(),
@@ -160,7 +165,7 @@ impl Firefox {
         let outcome =
             self.connection.request("browsingContext.navigate", parameters, None, step)?;
         self.connection.drop_events();
-        Self::navigated(url, outcome)
+        Self::navigation_result(url, outcome)
     }
 
     fn collect(&mut self, step: Step<'_>) -> Result<Navigation, BrowserError> {
@@ -239,12 +244,13 @@ impl Driver for Firefox {
         let kind = if window == Window::Tab { "tab" } else { "window" };
         let mut parameters = json!({ "type": kind });
         if window == Window::Private {
-            // A container, not the private browsing that people know.
-            let made = self.connection.call("browser.createUserContext", json!({}), None, step)?;
-            parameters["userContext"] = made["userContext"].clone();
+            // A container, not a private window.
+            let created =
+                self.connection.call("browser.createUserContext", json!({}), None, step)?;
+            parameters["userContext"] = created["userContext"].clone();
         }
-        let made = self.connection.call("browsingContext.create", parameters, None, step)?;
-        let tab = made["context"].as_str();
+        let created = self.connection.call("browsingContext.create", parameters, None, step)?;
+        let tab = created["context"].as_str();
         self.tab = tab
             .ok_or_else(|| self.connection.invalid_response(step.name(), "no context"))?
             .to_owned();
@@ -295,7 +301,7 @@ fn wait_for_address(
         if connection.has_ended() {
             return Err(connection.exited(step));
         }
-        if step.left().is_zero() {
+        if step.remaining().is_zero() {
             return Err(connection.timed_out(step));
         }
         sleep(Duration::from_millis(10));
@@ -350,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_incomplete_address_is_not_read() {
+    fn an_incomplete_address_file_is_ignored() {
         let json_text = br#"{"ws_host":"127.0.0.1","ws_port":40123}"#;
         assert_eq!(address(json_text), Some("127.0.0.1:40123".parse().unwrap()));
         for part in [&b""[..], b"{", br#"{"ws_host":"127.0.0.1"}"#, br#"{"ws_port":99999}"#] {

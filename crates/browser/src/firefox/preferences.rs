@@ -7,13 +7,13 @@ use crate::{Quic, Settings};
 /// The content of `user.js` in a profile.
 pub(super) fn all(settings: &Settings, extra: &[(&str, Value)]) -> String {
     let mut all: Vec<(String, Value)> =
-        QUIET.iter().map(|&(name, value)| (name.to_owned(), value.value())).collect();
+        QUIET_PREFERENCES.iter().map(|&(name, value)| (name.to_owned(), value.value())).collect();
     let mut set = |name: &str, value: Value| all.push((name.to_owned(), value));
     set("security.tls.enable_0rtt_data", json!(settings.early_data));
     set("network.http.http3.enable_0rtt", json!(settings.early_data));
     set("network.http.http3.enable", json!(settings.quic != Quic::Off));
     if let Quic::Known(origins) = &settings.quic {
-        let known: Vec<_> = origins.iter().filter_map(|origin| mapping(origin)).collect();
+        let known: Vec<_> = origins.iter().filter_map(|origin| alt_svc_mapping(origin)).collect();
         set("network.http.http3.alt-svc-mapping-for-testing", json!(known.join(",")));
         set("network.http.http3.force-use-alt-svc-mapping-for-testing", json!(true));
     }
@@ -29,26 +29,27 @@ pub(super) fn all(settings: &Settings, extra: &[(&str, Value)]) -> String {
         set("network.early-hints.preconnect.enabled", json!(false));
     }
     // Requests for other names go to a proxy that does not exist.
-    let near: Vec<_> = settings
+    let direct: Vec<_> = settings
         .hosts
         .iter()
         .flat_map(|(name, address)| [name.clone(), address.to_string()])
         .collect();
-    set("network.proxy.no_proxies_on", json!(near.join(", ")));
+    set("network.proxy.no_proxies_on", json!(direct.join(", ")));
     for (name, value) in extra {
         set(name, value.clone());
     }
-    all.extend(settings.extra.iter().filter_map(|extra| one_more(extra)));
+    all.extend(settings.extra.iter().filter_map(|extra| parse_extra(extra)));
     all.iter().map(|(name, value)| format!("user_pref({}, {value});\n", json!(name))).collect()
 }
 
 /// An Alt-Svc mapping that says that `host:port` supports HTTP/3.
-fn mapping(origin: &str) -> Option<String> {
+fn alt_svc_mapping(origin: &str) -> Option<String> {
     let (host, port) = origin.rsplit_once(':')?;
     Some(format!("{host};h3=:{port}"))
 }
 
-fn one_more(extra: &str) -> Option<(String, Value)> {
+/// Parses `name=value`.
+fn parse_extra(extra: &str) -> Option<(String, Value)> {
     let (name, value) = extra.split_once('=')?;
     let value = match value {
         "true" => json!(true),
@@ -78,7 +79,7 @@ impl Preference {
 
 /// Disables traffic that no page causes, and rounding of clocks. The driver sets further preferences
 /// (`remote.prefs.recommended`), but only after the start.
-const QUIET: [(&str, Preference); 43] = [
+const QUIET_PREFERENCES: [(&str, Preference); 43] = [
     ("app.normandy.enabled", Preference::Bool(false)),
     ("app.update.disabledForTesting", Preference::Bool(true)),
     ("browser.aboutwelcome.enabled", Preference::Bool(false)),

@@ -1,7 +1,7 @@
 // Privileged script: records small frames of the selected page until it is stopped.
 (() => {
   const frames = [];
-  let on = true;
+  let recording = true;
   const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
   const record = async () => {
     const page = gBrowser.selectedBrowser;
@@ -17,7 +17,7 @@
     frames.push({ at, jpeg: bytes.toBase64() });
   };
   const run = (async () => {
-    while (on) {
+    while (recording) {
       // Snapshots hang while the page changes its process.
       await Promise.race([record().catch(() => {}), sleep(500)]);
       await sleep(20);
@@ -26,7 +26,7 @@
   })();
   globalThis.firstflightFrameRecorder = {
     stop: async () => {
-      on = false;
+      recording = false;
       await run;
       return frames;
     },

@@ -72,12 +72,12 @@ fn visits_and_returns(kind: BrowserKind) {
     assert!(!second.page.opened_connection() && second.kind == "navigate", "{second:?}");
     assert_eq!(bench.server.requests("/picture").len(), 2);
 
-    // On a new connection, for which it has a ticket.
+    // On a new connection, with a ticket.
     browser.close_connections().unwrap();
     let third = browser.navigate(&url, TEST_TIMEOUT).unwrap();
     assert!(third.page.opened_connection(), "{:?}", third.page);
-    let requests = bench.server.requests("/").pop().unwrap();
-    assert!(requests.resumed && requests.early, "{requests:?}");
+    let request = bench.server.requests("/").pop().unwrap();
+    assert!(request.resumed && request.early, "{request:?}");
 
     assert_eq!(browser.evaluate("document.title").unwrap(), json!("A page"));
     assert_eq!(browser.evaluate("fetch('/nothing').then(r => r.status)").unwrap(), json!(404));
@@ -87,25 +87,25 @@ fn visits_and_returns(kind: BrowserKind) {
 
     let (slow, frames) =
         browser.navigate_with_frames(&bench.server.url("/slow"), TEST_TIMEOUT).unwrap();
-    assert!(frames.len() > 1, "{} pictures", frames.len());
+    assert!(frames.len() > 1, "{} frames", frames.len());
     assert!(frames.iter().all(|frame| frame.jpeg.starts_with(b"\xff\xd8\xff")));
     assert!(frames.is_sorted_by(|a, b| a.at < b.at));
     assert!(frames[0].at < slow.load_event, "{} {slow:?}", frames[0].at);
 
     let missing = browser.navigate(&bench.server.url("/nothing"), TEST_TIMEOUT).unwrap();
     assert_eq!(missing.status(), 404);
-    // Nobody listens there, and other hosts are not resolved.
+    // Port 1 is closed, and other hosts are not resolved.
     for url in [format!("https://{NAME}:1/"), "https://example.com/".to_owned()] {
         let refused = browser.navigate(&url, TEST_TIMEOUT).unwrap_err();
         assert!(matches!(refused, BrowserError::NavigationFailed { .. }), "{refused}");
     }
 
-    let here = browser.window();
-    let other = browser.open_window(Window::Private).unwrap();
-    assert_ne!(here, other);
+    let first_window = browser.window();
+    let private_window = browser.open_window(Window::Private).unwrap();
+    assert_ne!(first_window, private_window);
     browser.navigate(&url, TEST_TIMEOUT).unwrap();
-    assert!(!bench.server.requests("/").pop().unwrap().resumed, "it is known to the server");
-    browser.show(&here).unwrap();
+    assert!(!bench.server.requests("/").pop().unwrap().resumed, "it has a ticket");
+    browser.show(&first_window).unwrap();
     browser.new_tab().unwrap();
     assert_eq!(browser.navigate(&url, TEST_TIMEOUT).unwrap().status(), 200);
 
@@ -132,7 +132,7 @@ fn ends_with_its_handle(kind: BrowserKind) {
         browser.navigate(&url, TEST_TIMEOUT).unwrap();
         browser.close_connections().unwrap();
     }
-    assert!(bench.server.requests("/").iter().all(|requests| !requests.early));
+    assert!(bench.server.requests("/").iter().all(|request| !request.early));
     assert!(bench.server.requests("/")[1].resumed);
 
     let timeout = Duration::from_secs(2);
@@ -151,8 +151,8 @@ fn browsers_end_when_their_starter_is_killed() {
         let bench = TestBench::new();
         let mut starter = Command::new(env::current_exe().unwrap())
             .args(["--ignored", "--exact", "starts_a_browser_and_waits"])
-            .env(STARTER, bench.home())
-            .env(STARTED, kind.name())
+            .env(HOME_VARIABLE, bench.home())
+            .env(KIND_VARIABLE, kind.name())
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
@@ -173,8 +173,8 @@ fn browsers_end_when_their_starter_is_killed() {
 #[test]
 #[ignore = "is started by another test"]
 fn starts_a_browser_and_waits() {
-    let Some(home) = env::var_os(STARTER).map(PathBuf::from) else { return };
-    let kind = env::var(STARTED).unwrap().parse().unwrap();
+    let Some(home) = env::var_os(HOME_VARIABLE).map(PathBuf::from) else { return };
+    let kind = env::var(KIND_VARIABLE).unwrap().parse().unwrap();
     let installed = Installed::find(kind).unwrap();
     let settings = Settings::default();
     let _browser = Browser::open(&installed, &LocalMachine, &home, &settings).unwrap();
@@ -182,8 +182,8 @@ fn starts_a_browser_and_waits() {
     sleep(10 * TEST_TIMEOUT);
 }
 
-const STARTER: &str = "FIRSTFLIGHT_TEST_HOME";
-const STARTED: &str = "FIRSTFLIGHT_TEST_MAKE";
+const HOME_VARIABLE: &str = "FIRSTFLIGHT_TEST_HOME";
+const KIND_VARIABLE: &str = "FIRSTFLIGHT_TEST_KIND";
 
 #[test]
 fn a_program_that_is_not_a_browser_is_reported() {
@@ -194,13 +194,13 @@ fn a_program_that_is_not_a_browser_is_reported() {
     assert!(other.to_string().contains("name a Firefox or a Chromium"), "{other}");
 
     for kind in BrowserKind::ALL {
-        let says = if kind == BrowserKind::Firefox { "Mozilla Firefox 1" } else { "Chromium 1" };
+        let version = if kind == BrowserKind::Firefox { "Mozilla Firefox 1" } else { "Chromium 1" };
         let program = script(
             directory.path(),
-            &format!("[ \"$1\" != --version ] || exec echo {says}; echo no screen >&2; exit 3"),
+            &format!("[ \"$1\" != --version ] || exec echo {version}; echo no screen >&2; exit 3"),
         );
         let installed = Installed::at(&program).unwrap();
-        assert_eq!((installed.kind, &*installed.version), (kind, says));
+        assert_eq!((installed.kind, &*installed.version), (kind, version));
         let profile = directory.path().join(kind.name());
         let exited = Browser::open(&installed, &LocalMachine, &profile, &Settings::default());
         let exited = exited.err().expect("it does not run");

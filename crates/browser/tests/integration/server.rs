@@ -12,7 +12,7 @@ use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::{ServerConfig, ServerConnection};
 use rustls::{HandshakeKind, StreamOwned};
 
-/// The name on its certificate.
+/// The name in the server's certificate.
 pub(crate) const NAME: &str = "browser.test";
 
 /// One request.
@@ -54,7 +54,7 @@ impl Server {
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let (config, received) = (Arc::clone(&config), Arc::clone(&received));
-                // A connection that fails is the browser's affair.
+                // The browser reports a connection that fails.
                 thread::spawn(move || serve(stream, config, &received));
             }
         });
@@ -68,7 +68,7 @@ impl Server {
     /// Requests for a path.
     pub(crate) fn requests(&self, path: &str) -> Vec<ReceivedRequest> {
         let requests = self.requests.lock().unwrap();
-        requests.iter().filter(|requests| requests.path == path).cloned().collect()
+        requests.iter().filter(|request| request.path == path).cloned().collect()
     }
 }
 
@@ -81,8 +81,8 @@ fn serve(mut stream: TcpStream, config: Arc<ServerConfig>, received: &Mutex<Vec<
         if step(&mut connection, &mut stream).is_err() {
             return;
         }
-        // A browser sends its early request after the ClientHello, unless the handshake is complete
-        // by then. It isn't: no response is sent before the whole request is here.
+        // A browser sends its request as early data only until the handshake is complete. So nothing
+        // is sent before the whole early request has arrived.
         while let Some(mut early) = connection.early_data() {
             let _ = early.read_to_end(&mut request);
             if is_complete(&request) {
@@ -151,7 +151,7 @@ fn response(stream: &mut StreamOwned<ServerConnection, TcpStream>, path: &str) -
         "/never" => ("200 OK", "text/html", ""),
         _ => ("404 Not Found", "text/html", "<h1>Nothing here</h1>"),
     };
-    // A body that never comes is one byte long.
+    // Announces a byte that is never sent.
     let length = if path == "/never" { 1 } else { body.len() };
     write!(
         stream,
@@ -163,7 +163,7 @@ fn response(stream: &mut StreamOwned<ServerConnection, TcpStream>, path: &str) -
 
 const PAGE: &str = "<!doctype html><title>A page</title><h1>Hello</h1><img src=/picture>";
 
-/// Is seen without its picture for a second.
+/// Its picture arrives a second late.
 const SLOW_PAGE: &str = "<!doctype html><h1>Wait</h1><img src=/late-picture>";
 
 const PICTURE: &str = "<svg xmlns='http://www.w3.org/2000/svg' width='300' height='200'>\

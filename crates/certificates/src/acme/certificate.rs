@@ -56,9 +56,9 @@ pub enum Phase {
     /// Nothing until the next attempt.
     #[default]
     Waiting,
-    /// This process orders.
-    OrderRequest,
-    /// Another process or node orders.
+    /// This process is ordering.
+    Ordering,
+    /// Another process or node is ordering.
     Elsewhere,
 }
 
@@ -137,7 +137,7 @@ impl IssuedCertificate {
 
 impl fmt::Debug for IssuedCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Issued")
+        f.debug_struct("IssuedCertificate")
             .field("names", &self.names)
             .field("not_before", &self.not_before)
             .field("not_after", &self.not_after)
@@ -181,7 +181,7 @@ impl ManagedCertificate {
         now: i64,
         next_window_request: Instant,
     ) -> Self {
-        let mut it = Self {
+        let mut certificate = Self {
             names,
             issued: None,
             history: History::default(),
@@ -194,12 +194,12 @@ impl ManagedCertificate {
             attempts: Attempts::default(),
             unsaved: false,
         };
-        it.take_history(stored.history);
+        certificate.take_history(stored.history);
         if let Some(issued) = stored.issued {
-            it.warn_of_clock(&issued, now);
-            it.issued = Some(Arc::new(issued));
+            certificate.warn_of_clock(&issued, now);
+            certificate.issued = Some(Arc::new(issued));
         }
-        it
+        certificate
     }
 
     /// Takes over what another process may have written to disk. Returns whether there is a new
@@ -275,25 +275,23 @@ impl ManagedCertificate {
     }
 
     pub(crate) fn state(&self, now: i64) -> CertificateState {
-        let failed = self.history.last_failure();
-        let failures = |(row, reason): (crate::acme::schedule::Failures, String)| IssuanceFailure {
-            at: row.at,
-            reason,
-            consecutive: row.count,
-        };
+        let last_failure = self.history.last_failure();
+        let last_error = last_failure.zip(self.history.reason.clone()).map(|(failures, reason)| {
+            IssuanceFailure { at: failures.at, reason, consecutive: failures.count }
+        });
         CertificateState {
             names: self.names.clone(),
             issued: self.issued.clone(),
             phase: self.phase,
             next_attempt: (self.phase == Phase::Waiting).then(|| self.next(now)),
             last_success: self.history.last_success,
-            last_error: failed.zip(self.history.reason.clone()).map(failures),
+            last_error,
             attempts: self.attempts,
         }
     }
 
     /// Warns about a certificate that is not valid now. Certificates are usually backdated by an
-    /// hour, so one of the future means that the local clock is behind.
+    /// hour, so a future one means that the local clock is behind.
     pub(crate) fn warn_of_clock(&self, issued: &IssuedCertificate, now: i64) {
         if issued.not_before > now + 3600 {
             let (from, now) = (format_time(issued.not_before), format_time(now));
@@ -311,7 +309,7 @@ impl ManagedCertificate {
     }
 }
 
-/// A few leases of other nodes in a row, one for each of their sites.
+/// Long enough for a few leases of other nodes in a row, one for each of their sites.
 const MAX_LEASE_WAIT: Duration = Duration::from_secs(30 * 60);
 
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";

@@ -99,10 +99,10 @@ impl Shared {
         let authority = format!("{host}:{port}");
         let method = parts.method.clone();
         parts.headers.insert(USER_AGENT, HeaderValue::from_static(CLIENT_NAME));
-        let named = HeaderValue::try_from(parts.uri.authority().map_or("", |it| it.as_str()));
+        let host_header = HeaderValue::try_from(parts.uri.authority().map_or("", |it| it.as_str()));
         parts.headers.insert(
             HOST,
-            named.map_err(|_| Failure::InvalidResponse("its URL has an invalid host"))?,
+            host_header.map_err(|_| Failure::InvalidResponse("its URL has an invalid host"))?,
         );
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         parts.uri =
@@ -122,15 +122,15 @@ impl Shared {
         authority: &str,
         mut request: Request<Full<Bytes>>,
     ) -> Result<(Response<Incoming>, SendRequest<Full<Bytes>>), Failure> {
-        let fit =
+        let is_reusable =
             |idle: &Connection| idle.authority == authority && idle.since.elapsed() < MAX_IDLE;
-        let idle = lock(&self.idle).take().filter(fit);
+        let idle = lock(&self.idle).take().filter(is_reusable);
         if let Some(mut idle) = idle {
             match idle.sender.try_send_request(request).await {
                 Ok(response) => return Ok((response, idle.sender)),
                 // A request that was never sent is returned.
                 Err(mut error) => match error.take_message() {
-                    Some(back) => request = back,
+                    Some(unsent) => request = unsent,
                     None => return Err(Failure::Unreachable(error.into_error().to_string())),
                 },
             }

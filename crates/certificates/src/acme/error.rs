@@ -1,4 +1,4 @@
-//! Why there is no certificate: each error is one sentence that names the fix.
+//! Errors of certificate orders. Each message is one sentence that names the fix.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -223,8 +223,8 @@ struct ValidationFailures<'a>(&'a [(ChallengeKind, String)]);
 impl fmt::Display for ValidationFailures<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (kind, detail)) in self.0.iter().enumerate() {
-            let merge = if index == 0 { "" } else { "; " };
-            write!(f, "{merge}by {} at port {}: {detail}", kind.name(), kind.port())?;
+            let separator = if index == 0 { "" } else { "; " };
+            write!(f, "{separator}by {} at port {}: {detail}", kind.name(), kind.port())?;
         }
         Ok(())
     }

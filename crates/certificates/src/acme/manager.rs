@@ -97,7 +97,7 @@ impl<S: SharedRecords> RenewalTask<S> {
         names: Vec<Vec<String>>,
         now: i64,
     ) -> Result<Self, AcmeError> {
-        // Not during startup, and spread over the nodes.
+        // After startup, and spread over the nodes.
         let next_window_request = |index: u64| {
             Instant::now() + Duration::from_secs(60 + 10 * index + rand::random_range(0..600))
         };
@@ -149,7 +149,7 @@ impl<S: SharedRecords> RenewalTask<S> {
         let now = now();
         let mut failed = None;
         for (index, certificate) in self.certificates.iter_mut().enumerate() {
-            if certificate.phase == Phase::OrderRequest {
+            if certificate.phase == Phase::Ordering {
                 failed = certificate.abort(now).then_some(index);
                 certificate.unsaved = true;
             }
@@ -174,14 +174,14 @@ impl<S: SharedRecords> RenewalTask<S> {
             }
         }
         self.request_windows().await;
-        let (now, ready) = (now(), Instant::now());
+        let (now, instant) = (now(), Instant::now());
         for certificate in &mut self.certificates {
             certificate.history.correct_clock(now);
         }
         let due = self
             .certificates
             .iter()
-            .position(|it| it.is_due(now) && it.paused_until.is_none_or(|until| until <= ready));
+            .position(|it| it.is_due(now) && it.paused_until.is_none_or(|until| until <= instant));
         match due {
             Some(index) => self.attempt(index).await,
             None => {
@@ -189,20 +189,20 @@ impl<S: SharedRecords> RenewalTask<S> {
                 self.publish();
                 let order_completed = self.order_completed.clone();
                 tokio::select! {
-                    () = sleep(self.pause(now, ready)) => {}
+                    () = sleep(self.pause(now, instant)) => {}
                     () = order_completed.notified() => self.next_exchange = Instant::now(),
                 }
             }
         }
     }
 
-    fn pause(&self, now: i64, ready: Instant) -> Duration {
-        let of = |it: &ManagedCertificate| {
+    fn pause(&self, now: i64, instant: Instant) -> Duration {
+        let until_next = |it: &ManagedCertificate| {
             let due = Duration::from_secs(u64::try_from(it.next(now) - now).unwrap_or(0));
-            due.max(it.paused_until.map_or(Duration::ZERO, |until| until - ready))
+            due.max(it.paused_until.map_or(Duration::ZERO, |until| until - instant))
         };
         // The wall clock may jump, which a sleep does not notice.
-        self.certificates.iter().map(of).min().unwrap_or(MAX_SLEEP).min(MAX_SLEEP)
+        self.certificates.iter().map(until_next).min().unwrap_or(MAX_SLEEP).min(MAX_SLEEP)
     }
 
     /// Orders a certificate, unless another process or node does or did.
@@ -219,7 +219,7 @@ impl<S: SharedRecords> RenewalTask<S> {
             Err(error) => Err(error),
         };
         if let Err(error) = result {
-            self.failed(index, &error).await;
+            self.record_failure(index, &error).await;
         }
         self.lock = None;
         self.publish();
@@ -277,22 +277,22 @@ impl<S: SharedRecords> RenewalTask<S> {
         let certificate = &mut self.certificates[index];
         certificate.history.started = Some(now());
         certificate.validation_started = false.into();
-        certificate.phase = Phase::OrderRequest;
+        certificate.phase = Phase::Ordering;
         (certificate.paused_until, certificate.elsewhere_since) = (None, None);
         // Without a record on disk a process that crashes here would order again and again.
         self.save_history(index).await?;
         self.publish();
         let certificate = &self.certificates[index];
         debug!("{}: ordering from {}", certificate.names[0], self.config.directory);
-        let known = certificate.complete().filter(|_| certificate.suggested.is_some());
+        let replaced = certificate.complete().filter(|_| certificate.suggested.is_some());
         let ordering = OrderRequest {
             config: &self.config,
             state: &self.state,
             responses: &self.responses,
             sharing: sharing.map(AsRef::as_ref),
             names: &certificate.names,
-            replaces: known.and_then(|issued| account::certificate_id(issued)),
-            choose_challenges: choose_challenges(&self.config.challenges, &certificate.history),
+            replaces: replaced.and_then(|issued| account::certificate_id(issued)),
+            challenge_plan: choose_challenges(&self.config.challenges, &certificate.history),
             history: &certificate.history,
             validation_started: &certificate.validation_started,
         };
@@ -304,11 +304,11 @@ impl<S: SharedRecords> RenewalTask<S> {
                 retry_after: None,
             })
         })?;
-        self.issued(index, issued).await;
+        self.record_issued(index, issued).await;
         Ok(())
     }
 
-    async fn issued(&mut self, index: usize, issued: IssuedCertificate) {
+    async fn record_issued(&mut self, index: usize, issued: IssuedCertificate) {
         let (now, issued) = (now(), Arc::new(issued));
         let certificate = &mut self.certificates[index];
         certificate.warn_of_clock(&issued, now);
@@ -328,7 +328,7 @@ impl<S: SharedRecords> RenewalTask<S> {
         self.publish();
     }
 
-    async fn failed(&mut self, index: usize, error: &AcmeError) {
+    async fn record_failure(&mut self, index: usize, error: &AcmeError) {
         let now = now();
         let certificate = &mut self.certificates[index];
         certificate.history = certificate.history_after(error, now);
@@ -342,7 +342,7 @@ impl<S: SharedRecords> RenewalTask<S> {
         }
     }
 
-    /// Another process or node orders; check again soon.
+    /// Another process or node is ordering; checks again soon.
     fn defer(&mut self, index: usize) {
         let certificate = &mut self.certificates[index];
         certificate.phase = Phase::Elsewhere;
@@ -373,7 +373,7 @@ impl<S: SharedRecords> RenewalTask<S> {
                         certificate.suggested = window;
                         next_request
                     }
-                    // What it suggested before counts until it can be reached again.
+                    // The earlier suggestion stays in effect until the authority can be reached.
                     Err(_) => MIN_RENEWAL_INTERVAL,
                 };
                 certificate.next_window_request = Instant::now() + next_request;
@@ -428,5 +428,5 @@ const EXCHANGE_INTERVAL: Duration = Duration::from_secs(60);
 
 const MAX_SLEEP: Duration = Duration::from_secs(30);
 
-/// For a store that cannot be reached when the process ends.
+/// Bounds the shutdown if the store cannot be reached.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);

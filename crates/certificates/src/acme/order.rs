@@ -34,7 +34,7 @@ pub(crate) struct OrderRequest<'a, S> {
     pub(crate) names: &'a [String],
     /// The certificate that is replaced (RFC 9773 section 5).
     pub(crate) replaces: Option<CertificateIdentifier<'static>>,
-    pub(crate) choose_challenges: ChallengePlan,
+    pub(crate) challenge_plan: ChallengePlan,
     /// The history as it is on disk.
     pub(crate) history: &'a History,
     /// Set while the authority validates, so that an aborted order is counted correctly.
@@ -63,15 +63,15 @@ impl<S: SharedRecords> OrderRequest<'_, S> {
         }
         let (mut failures, mut failed_name) = (Vec::new(), String::new());
         let (mut unused, mut not_offered) = (None, None);
-        for kind in &self.choose_challenges.kinds {
-            if failures.len() == self.choose_challenges.max_validations {
+        for kind in &self.challenge_plan.kinds {
+            if failures.len() == self.challenge_plan.max_validations {
                 break;
             }
             let order = match unused.take() {
                 Some(order) => order,
                 None => Box::new(self.new_order(&mut account, &context).await?),
             };
-            match self.validated(order, *kind, &context).await? {
+            match self.validate(order, *kind, &context).await? {
                 Validation::Ready(order) => return self.sign(*order, &context).await,
                 Validation::Failed(name, reason) => {
                     failures.push((*kind, reason));
@@ -90,7 +90,7 @@ impl<S: SharedRecords> OrderRequest<'_, S> {
     }
 
     /// Validates all names of an order.
-    async fn validated(
+    async fn validate(
         &self,
         mut order: Box<Order>,
         kind: ChallengeKind,
@@ -215,7 +215,7 @@ impl<S: SharedRecords> OrderRequest<'_, S> {
     async fn serve(&self, proofs: &[Proof]) -> Result<ResponseGuard, AcmeError> {
         let guard = self.responses.serve(proofs)?;
         if let Some(sharing) = self.sharing.filter(|_| !proofs.is_empty()) {
-            sharing.put_answers(proofs).await?;
+            sharing.put_responses(proofs).await?;
             tokio::time::sleep(PROPAGATION_DELAY).await;
         }
         Ok(guard)

@@ -86,8 +86,10 @@ pub(crate) fn next_attempt(
 ) -> i64 {
     let due = current.map_or(i64::MIN, |current| due(current, suggested, history));
     let max = max_pause(now, current);
-    let refused = history.refused.map(|row| row.next(MIN_REFUSED_PAUSE, max, history.seed));
-    let unreachable = history.unreachable.map(|row| row.next(MIN_PAUSE, max / 6, history.seed));
+    let refused =
+        history.refused.map(|failures| failures.next(MIN_REFUSED_PAUSE, max, history.seed));
+    let unreachable =
+        history.unreachable.map(|failures| failures.next(MIN_PAUSE, max / 6, history.seed));
     [refused, unreachable, history.retry_after].into_iter().flatten().fold(due, i64::max)
 }
 
@@ -97,24 +99,25 @@ pub(crate) fn next_attempt(
 /// the first attempt falls back at once; later attempts alternate.
 pub(crate) fn choose_challenges(configured: &[ChallengeKind], history: &History) -> ChallengePlan {
     let mut kinds = configured.to_vec();
-    let count = history.refused.map_or(0, |row| row.count as usize);
+    let count = history.refused.map_or(0, |failures| failures.count as usize);
     kinds.rotate_left(count % configured.len().max(1));
     ChallengePlan { max_validations: if count == 0 { kinds.len() } else { 1 }, kinds }
 }
 
 fn due(current: Window, suggested: Option<Window>, history: &History) -> i64 {
     let lifetime = (current.end - current.start).max(1);
-    let own =
+    let default =
         Window { start: current.start + lifetime / 3 * 2, end: current.start + lifetime / 4 * 3 };
     // RFC 9773 section 4.2: a window that does not end after its start is invalid.
     let suggested = suggested.filter(|window| window.start < window.end);
-    let window = suggested.unwrap_or(own);
-    let place = fraction(history.seed, current.start as u64);
-    let chosen = window.start.saturating_add((place * (window.end - window.start) as f64) as i64);
+    let window = suggested.unwrap_or(default);
+    let position = fraction(history.seed, current.start as u64);
+    let chosen =
+        window.start.saturating_add((position * (window.end - window.start) as f64) as i64);
     let chosen = chosen.min(current.end - lifetime / 12);
-    let apart = if suggested.is_some() { (lifetime / 4).min(DAY) } else { lifetime / 4 };
-    let apart = apart.max(MIN_PAUSE);
-    history.last_success.map_or(chosen, |at| chosen.max(at + apart))
+    let min_interval = if suggested.is_some() { (lifetime / 4).min(DAY) } else { lifetime / 4 };
+    let min_interval = min_interval.max(MIN_PAUSE);
+    history.last_success.map_or(chosen, |at| chosen.max(at + min_interval))
 }
 
 /// Attempts become more frequent as expiry approaches; without a valid certificate they are hourly.
@@ -131,13 +134,14 @@ impl Failures {
         self.at + pause + (pause as f64 / 2.0 * jitter) as i64
     }
 
-    fn more(row: Option<Self>, now: i64) -> Self {
-        Self { count: row.map_or(0, |row| row.count).saturating_add(1), at: now }
+    fn increment(failures: Option<Self>, now: i64) -> Self {
+        Self { count: failures.map_or(0, |failures| failures.count).saturating_add(1), at: now }
     }
 }
 
 impl History {
-    /// Corrects times in the future, and counts an order during which the process died.
+    /// Corrects times in the future, and counts an order during which the process died as a
+    /// failure.
     pub(crate) fn recover(&mut self, now: i64) {
         if let Some(at) = self.started {
             let severity =
@@ -161,8 +165,8 @@ impl History {
     /// Corrects times in the future. A wrong clock may have recorded them, and they would block all
     /// attempts until then.
     pub(crate) fn correct_clock(&mut self, now: i64) {
-        for row in [&mut self.refused, &mut self.unreachable].into_iter().flatten() {
-            row.at = row.at.min(now);
+        for failures in [&mut self.refused, &mut self.unreachable].into_iter().flatten() {
+            failures.at = failures.at.min(now);
         }
         self.last_success = self.last_success.map(|at| at.min(now));
         self.retry_after = self.retry_after.map(|at| at.min(now + MAX_RETRY_AFTER));
@@ -173,46 +177,49 @@ impl History {
         *self = Self { seed, merged, last_success: Some(now), ..Self::default() };
     }
 
-    /// Takes over a certificate of another node, which is valid from `start`. That counts, not the
-    /// time of the adoption: a node that adopts it late still has to renew it in time.
+    /// Takes over a certificate of another node, which is valid from `start`. That time counts as
+    /// the last success, not the time of adoption: a node that adopts it late still renews it in
+    /// time.
     pub(crate) fn adopt(&mut self, start: i64, now: i64) {
         let at = self.last_success.map_or(start, |at| at.max(start));
         self.success(at.min(now));
     }
 
-    /// `until` is the authority's `Retry-After`.
+    /// Records a failed attempt. `retry_after` is the authority's `Retry-After`, in Unix seconds.
     pub(crate) fn failure(
         &mut self,
         now: i64,
         severity: Severity,
-        until: Option<i64>,
+        retry_after: Option<i64>,
         reason: String,
     ) {
         (self.started, self.validation_started) = (None, false);
         match severity {
-            Severity::Unreachable => self.unreachable = Some(Failures::more(self.unreachable, now)),
+            Severity::Unreachable => {
+                self.unreachable = Some(Failures::increment(self.unreachable, now));
+            }
             Severity::Refused => {
                 self.unreachable = None;
-                self.refused = Some(Failures::more(self.refused, now));
+                self.refused = Some(Failures::increment(self.refused, now));
             }
         }
         // The `Retry-After` of an error page is honored for up to a day, that of a refusal for up
         // to the longest known limit.
         let max = if severity == Severity::Refused { MAX_RETRY_AFTER } else { DAY };
-        self.retry_after = until.map(|at| at.clamp(now, now + max));
+        self.retry_after = retry_after.map(|at| at.clamp(now, now + max));
         self.reason = Some(reason);
     }
 
     /// When the last success or failure happened.
     pub(crate) fn latest(&self) -> Option<i64> {
-        self.last_success.max(self.last_failure().map(|row| row.at))
+        self.last_success.max(self.last_failure().map(|failures| failures.at))
     }
 
     /// When the last failure happened, and the number of consecutive failures.
     pub(crate) fn last_failure(&self) -> Option<Failures> {
         let rows = [self.refused, self.unreachable];
-        let at = rows.iter().flatten().map(|row| row.at).max()?;
-        let count = rows.iter().flatten().map(|row| row.count).sum();
+        let at = rows.iter().flatten().map(|failures| failures.at).max()?;
+        let count = rows.iter().flatten().map(|failures| failures.count).sum();
         Some(Failures { count, at })
     }
 }
@@ -242,7 +249,7 @@ const MIN_PAUSE: i64 = 5;
 /// Maximum accepted `Retry-After`: the longest limit of Let's Encrypt is a week.
 const MAX_RETRY_AFTER: i64 = 7 * DAY;
 
-/// For the whole order. A lease lasts longer.
+/// Limits the whole order. A lease lasts longer.
 pub(crate) const ORDER_TIMEOUT: Duration = Duration::from_secs(300);
 
 #[cfg(test)]

@@ -93,7 +93,7 @@ impl SharedRecords for SingleNode {
 /// The shared records of one authority, and this node's name in them:
 ///
 /// - `AUTHORITY/lease`: the node that orders;
-/// - `AUTHORITY/responses`: the challenge responses that every node serves for it;
+/// - `AUTHORITY/answers`: the challenge responses that every node serves for it;
 /// - `AUTHORITY/certificate/NAME`: the issued certificate; `AUTHORITY/failures/NAME`: the failures.
 pub(crate) struct NodeSharing<S> {
     records: S,
@@ -103,7 +103,7 @@ pub(crate) struct NodeSharing<S> {
     node: String,
 }
 
-/// Failures that concern all nodes, because they share the limits of the names.
+/// Failures that concern all nodes, because the authority limits attempts per name.
 #[derive(Deserialize, Serialize)]
 pub(crate) struct SharedFailures {
     refused: Option<Failures>,
@@ -123,25 +123,25 @@ impl<S: SharedRecords> NodeSharing<S> {
     /// Takes the lease. Returns whether this node may order; others may not for as long as an order
     /// can take.
     pub(crate) async fn lease(&self) -> Result<bool, SharedRecordsError> {
-        self.records.put_new(&self.at("lease"), self.node.as_bytes(), LEASE_LIFETIME).await
+        self.records.put_new(&self.record_name("lease"), self.node.as_bytes(), LEASE_LIFETIME).await
     }
 
     /// Removes this node's lease and its challenge responses. The lease of another node stays.
     pub(crate) async fn release(&self) -> Result<(), SharedRecordsError> {
-        let current = self.records.get(&self.at("lease")).await?;
+        let current = self.records.get(&self.record_name("lease")).await?;
         if current.as_deref() == Some(self.node.as_bytes()) {
-            self.records.remove(&self.at("answers")).await?;
-            self.records.remove(&self.at("lease")).await?;
+            self.records.remove(&self.record_name("answers")).await?;
+            self.records.remove(&self.record_name("lease")).await?;
         }
         Ok(())
     }
 
-    pub(crate) async fn put_answers(&self, proofs: &[Proof]) -> Result<(), SharedRecordsError> {
-        self.records.put(&self.at("answers"), &json(&proofs), LEASE_LIFETIME).await
+    pub(crate) async fn put_responses(&self, proofs: &[Proof]) -> Result<(), SharedRecordsError> {
+        self.records.put(&self.record_name("answers"), &json(&proofs), LEASE_LIFETIME).await
     }
 
     pub(crate) async fn responses(&self) -> Result<Vec<Proof>, SharedRecordsError> {
-        let record = self.records.get(&self.at("answers")).await?;
+        let record = self.records.get(&self.record_name("answers")).await?;
         // A record that a node of another version wrote is ignored.
         Ok(record.and_then(|record| serde_json::from_slice(&record).ok()).unwrap_or_default())
     }
@@ -156,7 +156,7 @@ impl<S: SharedRecords> NodeSharing<S> {
             return Ok(());
         }
         let text = Zeroizing::new(format!("{}{}", *issued.key, issued.chain));
-        let name = self.at(&format!("certificate/{}", label(&issued.names)));
+        let name = self.record_name(&format!("certificate/{}", label(&issued.names)));
         self.records.put(&name, text.as_bytes(), Duration::from_secs(lifetime)).await
     }
 
@@ -164,7 +164,7 @@ impl<S: SharedRecords> NodeSharing<S> {
         &self,
         names: &[String],
     ) -> Result<Option<IssuedCertificate>, SharedRecordsError> {
-        let name = self.at(&format!("certificate/{}", label(names)));
+        let name = self.record_name(&format!("certificate/{}", label(names)));
         let record = self.records.get(&name).await?.map(Zeroizing::new);
         let text = record.as_ref().and_then(|record| std::str::from_utf8(record).ok());
         Ok(text.and_then(|text| IssuedCertificate::from_pem(names, text).ok()))
@@ -175,7 +175,7 @@ impl<S: SharedRecords> NodeSharing<S> {
         names: &[String],
         history: &History,
     ) -> Result<(), SharedRecordsError> {
-        let name = self.at(&format!("failures/{}", label(names)));
+        let name = self.record_name(&format!("failures/{}", label(names)));
         let History { refused, retry_after, reason, .. } = history.clone();
         let failures = SharedFailures { refused, retry_after, reason };
         self.records.put(&name, &json(&failures), FAILURES_LIFETIME).await
@@ -185,16 +185,16 @@ impl<S: SharedRecords> NodeSharing<S> {
         &self,
         names: &[String],
     ) -> Result<Option<SharedFailures>, SharedRecordsError> {
-        let name = self.at(&format!("failures/{}", label(names)));
+        let name = self.record_name(&format!("failures/{}", label(names)));
         let record = self.records.get(&name).await?;
         Ok(record.and_then(|record| serde_json::from_slice(&record).ok()))
     }
 
     pub(crate) async fn clear_failures(&self, names: &[String]) -> Result<(), SharedRecordsError> {
-        self.records.remove(&self.at(&format!("failures/{}", label(names)))).await
+        self.records.remove(&self.record_name(&format!("failures/{}", label(names)))).await
     }
 
-    fn at(&self, what: &str) -> String {
+    fn record_name(&self, what: &str) -> String {
         format!("{}/{what}", self.scope)
     }
 }
@@ -203,14 +203,14 @@ impl SharedFailures {
     /// Merges the failures of another node, if they are new. Its clock may be ahead: a time in the
     /// future is taken as now, and only once.
     pub(crate) fn merge(self, history: &mut History, now: i64) {
-        let local = history.refused.map_or(i64::MIN, |row| row.at);
-        let order_completed = |row: &Failures| row.at > local && Some(*row) != history.merged;
-        let Some(row) = self.refused.filter(order_completed) else { return };
-        let ahead = row.at.saturating_sub(now).max(0);
-        history.merged = Some(row);
-        history.refused = Some(Failures { at: row.at - ahead, ..row });
-        let until = self.retry_after.map(|at| at.saturating_sub(ahead));
-        history.retry_after = history.retry_after.max(until);
+        let local = history.refused.map_or(i64::MIN, |refused| refused.at);
+        let is_new = |refused: &Failures| refused.at > local && Some(*refused) != history.merged;
+        let Some(refused) = self.refused.filter(is_new) else { return };
+        let ahead = refused.at.saturating_sub(now).max(0);
+        history.merged = Some(refused);
+        history.refused = Some(Failures { at: refused.at - ahead, ..refused });
+        let retry_after = self.retry_after.map(|at| at.saturating_sub(ahead));
+        history.retry_after = history.retry_after.max(retry_after);
         history.reason = self.reason;
     }
 }

@@ -61,7 +61,7 @@ impl StateDirectory {
         let path = self.directory.join("lock");
         let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
         match Flock::lock(file.map_err(state_error(&path))?, FlockArg::LockExclusiveNonblock) {
-            Ok(current) => Ok(Some(Lock(current))),
+            Ok(lock) => Ok(Some(Lock(lock))),
             Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(None),
             Err((_, error)) => Err(state_error(&path)(error.into())),
         }
@@ -179,13 +179,13 @@ fn create_private(path: &Path) -> Result<(), AcmeError> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(state_error(path)(error)),
         _ => {
             let metadata = fs::metadata(path).map_err(state_error(path))?;
-            let (configured_name, owner) = (nix::unistd::geteuid().as_raw(), metadata.uid());
+            let (process_user, owner) = (nix::unistd::geteuid().as_raw(), metadata.uid());
             let reason = match metadata.mode() & 0o777 {
                 _ if !metadata.is_dir() => "it is not a directory".to_owned(),
                 // For root too: the owner could not read files that root creates.
-                _ if owner != configured_name => format!(
-                    "it belongs to user {owner}, and this process is user {configured_name}; run it as {owner}, \
-                     or change the owner of the directory and its files to {configured_name} (chown -R)"
+                _ if owner != process_user => format!(
+                    "it belongs to user {owner}, and this process is user {process_user}; run it as {owner}, \
+                     or change the owner of the directory and its files to {process_user} (chown -R)"
                 ),
                 mode if mode & 0o077 != 0 => {
                     format!("other users have access (mode {mode:o}); run `chmod 700` on it")
@@ -274,10 +274,11 @@ impl StateDirectory {
         let Some(pending) = read_json::<PendingOrder>(&self.order_path(names))? else {
             return Ok(None);
         };
-        let late = now.abs_diff(pending.since) > MAX_PENDING_AGE;
+        let is_too_old = now.abs_diff(pending.since) > MAX_PENDING_AGE;
         // A process that was killed after it stored the certificate left the order behind.
-        let ended = read(&self.paths(names).0)?.is_some_and(|it| it.starts_with(&*pending.key));
-        if late || ended {
+        let is_completed =
+            read(&self.paths(names).0)?.is_some_and(|it| it.starts_with(&*pending.key));
+        if is_too_old || is_completed {
             self.forget_pending(names);
             return Ok(None);
         }

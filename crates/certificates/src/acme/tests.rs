@@ -48,9 +48,9 @@ async fn rfc8555_6_6_rate_limits_are_reported_and_honored() {
     };
     manager.run(stop).await;
     let failed = states.borrow()[0].clone();
-    let failures = failed.last_error.unwrap();
-    assert!(failures.reason.contains("too many certificates; retrying at 20"), "{failures:?}");
-    let pause = failed.next_attempt.unwrap() - failures.at;
+    let failure = failed.last_error.unwrap();
+    assert!(failure.reason.contains("too many certificates; retrying at 20"), "{failure:?}");
+    let pause = failed.next_attempt.unwrap() - failure.at;
     assert!((7000..=7200).contains(&pause), "{pause}");
     assert_eq!(stub.payloads("/order").len(), 1);
 
@@ -60,7 +60,7 @@ async fn rfc8555_6_6_rate_limits_are_reported_and_honored() {
     let state = manager.watch().borrow()[0].clone();
     assert_eq!(
         (state.next_attempt, state.last_error.unwrap().reason),
-        (failed.next_attempt, failures.reason)
+        (failed.next_attempt, failure.reason)
     );
     manager.run(tokio::time::sleep(Duration::from_millis(500))).await;
     assert_eq!(stub.payloads("/order").len(), 1);
@@ -179,15 +179,14 @@ async fn rfc9773_4_2_the_suggested_window_is_requested() {
     assert!(stub.payloads("/dir").is_empty());
     account::open(&config, &state, &AuthorityClient::new(&config).unwrap()).await.unwrap();
     let (window, next_request) = account::suggested_window(&config, &state, &issued).await.unwrap();
-    let wanted = Window { start: 1_800_000_000, end: 1_800_007_200 };
-    assert_eq!(window, Some(wanted));
+    assert_eq!(window, Some(Window { start: 1_800_000_000, end: 1_800_007_200 }));
     assert!((21_590..=21_600).contains(&next_request.as_secs()), "{next_request:?}");
     let path = format!("/renewal/{}", account::certificate_id(&issued).unwrap());
     assert_eq!(stub.payloads(&path).len(), 1);
 }
 
 #[tokio::test]
-async fn rfc9773_4_3_3_an_authority_that_fails_does_not_suggest_that_there_is_no_window() {
+async fn rfc9773_4_3_3_a_failed_request_for_the_window_is_an_error() {
     let stub = StubAuthority::start(|path| {
         path.starts_with("/renewal/").then(|| with_retry_after(plain(503, "busy"), "21600"))
     })
@@ -214,7 +213,7 @@ async fn rfc9773_5_the_replaced_certificate_is_named_once() {
         sharing: None,
         names: &names(),
         replaces: account::certificate_id(&issued()),
-        choose_challenges: choose_challenges(&config.challenges, &history),
+        challenge_plan: choose_challenges(&config.challenges, &history),
         history: &history,
         validation_started: &AtomicBool::new(false),
     };

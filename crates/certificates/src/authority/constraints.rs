@@ -107,12 +107,12 @@ pub(crate) fn constraints() -> NameConstraints {
 }
 
 /// Checks that PEM text is exactly one certificate of an authority with exactly our name
-/// constraints. Clients trust it without a question.
+/// constraints. Clients trust that certificate without confirmation.
 ///
 /// # Errors
 /// What it is instead.
 pub(crate) fn check(pem: &[u8]) -> Result<(), &'static str> {
-    // Another reader of the file may support more block types than this one.
+    // Another parser of the file may support more block types than this one.
     let blocks = pem.windows(PEM_BEGIN.len()).filter(|text| text == &PEM_BEGIN).count();
     if blocks > 1 {
         return Err("it is more than one certificate");
@@ -125,24 +125,24 @@ pub(crate) fn check(pem: &[u8]) -> Result<(), &'static str> {
     let certificate = X509Certificate::from_der(&block.contents);
     let (rest, certificate) = certificate.map_err(|_| unreadable)?;
     match rest.is_empty() {
-        true => check_bounds(&certificate),
+        true => check_constraints(&certificate),
         false => Err(unreadable),
     }
 }
 
 /// RFC 5280 sections 4.2.1.9 and 4.2.1.10.
-fn check_bounds(certificate: &X509Certificate<'_>) -> Result<(), &'static str> {
+fn check_constraints(certificate: &X509Certificate<'_>) -> Result<(), &'static str> {
     let basic = certificate.basic_constraints().ok().flatten();
     if !basic.is_some_and(|basic| basic.value.ca && basic.value.path_len_constraint == Some(0)) {
         return Err("it is not an authority that signs only server certificates");
     }
     let constraints = certificate.name_constraints().ok().flatten();
-    let bound = constraints.filter(|it| it.critical).is_some_and(|constraints| {
+    let are_ours = constraints.filter(|it| it.critical).is_some_and(|constraints| {
         let permitted = constraints.value.permitted_subtrees.as_deref().unwrap_or_default();
         let excluded = constraints.value.excluded_subtrees.as_deref().unwrap_or_default();
         excluded.is_empty() && permitted.iter().map(subtree).eq(encoded_subtrees().map(Some))
     });
-    if bound {
+    if are_ours {
         Ok(())
     } else {
         Err("its name constraints are not those of a development authority")

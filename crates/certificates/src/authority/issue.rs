@@ -36,7 +36,7 @@ impl std::fmt::Debug for CertifiedKey {
 }
 
 impl CertifiedKey {
-    /// The two as a server shows them.
+    /// Certificate and key for a TLS server.
     ///
     /// # Errors
     /// [`TlsError`] if the TLS library cannot read them.
@@ -72,8 +72,8 @@ pub(crate) fn new_key() -> Result<KeyPair, AuthorityError> {
         .map_err(|error| AuthorityError::Key(error.to_string()))
 }
 
-/// The name of the authority with this key. Names are unique, or a client that knows two
-/// authorities would try the wrong key.
+/// The name of the authority with this key. Names are unique: otherwise a client that knows two
+/// authorities could try the wrong key.
 pub(crate) fn authority_name(key: &KeyPair) -> String {
     let id = CertificateParams::default().key_identifier(key);
     let id: String = id.iter().take(4).map(|byte| format!("{byte:02x}")).collect();

@@ -23,7 +23,7 @@ fn chmod(path: &Path, mode: u32) {
 }
 
 #[test]
-fn it_is_created_once_and_is_private() {
+fn an_authority_is_created_once_and_is_private() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("deep/authority");
     assert!(Authority::open(&dir, NOW).unwrap().is_none() && trust_anchor(&dir).unwrap().is_none());
@@ -48,8 +48,8 @@ fn concurrent_processes_create_one_authority() {
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     assert!(names.iter().all(|name| *name == names[0]), "{names:?}");
-    let left: Vec<_> = fs::read_dir(&dir).unwrap().collect();
-    assert_eq!(left.len(), 2, "{left:?}");
+    let files: Vec<_> = fs::read_dir(&dir).unwrap().collect();
+    assert_eq!(files.len(), 2, "{files:?}");
 }
 
 #[test]
@@ -109,8 +109,8 @@ fn damaged_and_expired_authorities_are_reported_with_the_fix() {
     let dir = home.path().join("authority");
     let expires = Authority::open_or_create(&dir, NOW).unwrap().expires();
     assert_eq!((expires - NOW) / 86_400, 3652, "ten years");
-    let over = Authority::open_or_create(&dir, expires).unwrap_err();
-    assert!(matches!(over, AuthorityError::Expired { .. }), "{over}");
+    let expired = Authority::open_or_create(&dir, expires).unwrap_err();
+    assert!(matches!(expired, AuthorityError::Expired { .. }), "{expired}");
     for name in ["authority.pem", "authority.key"] {
         let path = dir.join(name);
         let good = fs::read(&path).unwrap();
@@ -144,29 +144,31 @@ fn only_one_certificate_with_our_constraints_is_trusted() {
     });
     let permitted_subtrees: Vec<_> = domains.chain(networks).collect();
     let constraints = NameConstraints { permitted_subtrees, excluded_subtrees: Vec::new() };
-    let wider = |change: fn(&mut NameConstraints)| {
-        let mut wider = constraints.clone();
-        change(&mut wider);
-        Some(wider)
+    let changed = |change: fn(&mut NameConstraints)| {
+        let mut changed = constraints.clone();
+        change(&mut changed);
+        Some(changed)
     };
-    let servers_alone = BasicConstraints::Constrained(0);
-    let unbound = other_authority(None, servers_alone);
-    for good in [ours.clone(), other_authority(Some(constraints.clone()), servers_alone)] {
+    let leaves_only = BasicConstraints::Constrained(0);
+    let unbound = other_authority(None, leaves_only);
+    for good in [ours.clone(), other_authority(Some(constraints.clone()), leaves_only)] {
         fs::write(&path, good).unwrap();
         assert!(trust_anchor(&dir).unwrap().is_some());
     }
-    let more_domains = wider(|it| it.permitted_subtrees[0] = GeneralSubtree::DnsName("com".into()));
-    let fewer = wider(|it| it.permitted_subtrees.truncate(5));
-    let more = wider(|it| it.permitted_subtrees.push(GeneralSubtree::Rfc822Name("x.test".into())));
+    let other_domain =
+        changed(|it| it.permitted_subtrees[0] = GeneralSubtree::DnsName("com".into()));
+    let fewer = changed(|it| it.permitted_subtrees.truncate(5));
+    let more =
+        changed(|it| it.permitted_subtrees.push(GeneralSubtree::Rfc822Name("x.test".into())));
     for bad in [
         format!("{ours}{unbound}"),
         format!("{ours}{ours}"),
         format!("{ours}{}", unbound.replace(" CERT", " TRUSTED CERT")),
         ours.replace(" CERT", " TRUSTED CERT"),
         unbound,
-        other_authority(more_domains, servers_alone),
-        other_authority(fewer, servers_alone),
-        other_authority(more, servers_alone),
+        other_authority(other_domain, leaves_only),
+        other_authority(fewer, leaves_only),
+        other_authority(more, leaves_only),
         other_authority(Some(constraints.clone()), BasicConstraints::Unconstrained),
         "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n".to_owned(),
         String::new(),
@@ -178,7 +180,7 @@ fn only_one_certificate_with_our_constraints_is_trusted() {
 }
 
 #[test]
-fn it_signs_only_for_permitted_names() {
+fn an_authority_signs_only_for_permitted_names() {
     let home = tempfile::tempdir().unwrap();
     let authority = Authority::open_or_create(home.path(), NOW).unwrap();
     let names = ["localhost", "*.app.test", "127.0.0.1", "192.168.1.7", "::1"].map(str::to_owned);

@@ -147,14 +147,14 @@ impl LoadArgs {
 /// The runs of all kinds of handshake.
 pub(crate) struct LoadRuns {
     pub(crate) loads: Vec<Load>,
-    /// The kinds that were not measured, a sentence each.
+    /// A sentence for each kind that was not measured.
     pub(crate) left_out: Vec<String>,
     pub(crate) interrupted: bool,
 }
 
 fn not_measured(kinds: &[LoadHandshake], measured: usize) -> Vec<String> {
-    let left = kinds.iter().skip(measured);
-    left.map(|kind| format!("{} under load: the run was interrupted", kind.name())).collect()
+    let remaining = kinds.iter().skip(measured);
+    remaining.map(|kind| format!("{} under load: the run was interrupted", kind.name())).collect()
 }
 
 /// Progress on stderr: a line that is updated on a terminal, else a line every few seconds.

@@ -181,14 +181,14 @@ fn samples(args: &BenchArgs) -> anyhow::Result<Record> {
     Ok(record?)
 }
 
-/// Measures under load. Returns also whether the run was interrupted.
+/// Measures under load. Also returns whether the run was interrupted.
 fn load(args: &BenchArgs, target: &Target) -> anyhow::Result<(Record, bool)> {
     let started = Instant::now();
     let seed = args.seed.unwrap_or_else(seed_from_clock);
     let axes = &args.axes;
     anyhow::ensure!(
         axes.workload.is_none() && axes.transport.is_none(),
-        "load is GETs over what --http says; leave out --workload and --transport"
+        "load uses GET, and --http selects the transport; leave out --workload and --transport"
     );
     let kinds: Vec<firstflight_bench::LoadHandshake> = axes
         .kind

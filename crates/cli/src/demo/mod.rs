@@ -50,7 +50,7 @@ pub struct ServerCounts {
 /// [`DemoError`] if a visit fails. Refused early data is not an error.
 pub async fn run(demo: &DemoConfig<'_>) -> Result<DemoReport, DemoError> {
     let relay = Relay::new(demo.server).await?;
-    // Removed with the sessions in it at the end.
+    // Temporary, so that the sessions are deleted at the end.
     let directory = tempfile::tempdir()?;
     let key = JarKey::File(directory.path().join("key"));
     let client = Client::new(ClientConfig {
@@ -83,8 +83,8 @@ async fn visit(
     let mut fetch = Box::pin(client.fetch(Request::get(target.clone()), &mut body));
     let report = tokio::select! {
         report = &mut fetch => report,
-        passed = &mut relaying => {
-            passed?;
+        result = &mut relaying => {
+            result?;
             fetch.await
         }
     };

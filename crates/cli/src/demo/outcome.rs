@@ -198,7 +198,7 @@ instead of 150 ms.
     }
 
     #[test]
-    fn it_passes_if_early_data_was_executed_once() {
+    fn the_demo_passes_if_early_data_was_executed_once() {
         assert!(report().passed());
         let mut twice = report();
         twice.replay.as_mut().unwrap().executed = true;

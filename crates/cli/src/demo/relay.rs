@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn server_flights_are_counted_and_the_first_flight_ends_with_the_first() {
+    fn server_flights_are_counted_and_the_first_one_ends_the_clients_first_flight() {
         let mut relayed = RelayedConnection::default();
         let start = Instant::now();
         relayed.client_sent(b"hello");
@@ -174,8 +174,9 @@ mod tests {
             stream.read_to_end(&mut response).await.unwrap();
             response
         };
-        let (passed, request, response) = tokio::join!(relay.forward(&mut relayed), serve, client);
-        passed.unwrap();
+        let (forwarded, request, response) =
+            tokio::join!(relay.forward(&mut relayed), serve, client);
+        forwarded.unwrap();
         assert_eq!((&request, &response[..]), (b"ping", &b"pong"[..]));
         assert_eq!((&relayed.first_flight[..], relayed.server_flights.len()), (&b"ping"[..], 1));
     }

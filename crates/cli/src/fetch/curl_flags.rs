@@ -1,6 +1,6 @@
 //! The flags of curl (8.17) that `fetch` does not have, so that an error can say so.
 
-/// The name of a flag that curl has and `fetch` has not. `flag`: as it was given, such as
+/// The long name of a flag that curl has and `fetch` lacks. `flag` is an argument such as
 /// `--compressed`, `--user=a:b` or `-u`.
 pub(crate) fn missing(flag: &str) -> Option<String> {
     let name = match flag.strip_prefix("--") {
@@ -13,7 +13,7 @@ pub(crate) fn missing(flag: &str) -> Option<String> {
     LONG.split(' ').find(|known| *known == name).map(|known| format!("--{known}"))
 }
 
-/// Without dashes.
+/// Long names, without dashes.
 const LONG: &str = "\
     abstract-unix-socket alt-svc anyauth append aws-sigv4 basic ca-native capath cert \
     cert-status cert-type compressed compressed-ssh config connect-to continue-at cookie \

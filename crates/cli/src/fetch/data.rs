@@ -1,4 +1,4 @@
-//! The flags that make the body of a request.
+//! The flags for the body of a request.
 
 use clap::{ArgMatches, Args, Command, Error, FromArgMatches};
 use firstflight_client::ClientError;
@@ -13,7 +13,7 @@ struct Part {
     is_binary: bool,
 }
 
-/// The definition of both; clap keeps the order within each alone.
+/// The definition of both flags. clap keeps only the order of the values of one flag.
 #[derive(Args)]
 struct DataFlags {
     /// Request body; `@FILE` reads a file without its line breaks, `@-` standard input; several are
@@ -26,7 +26,7 @@ struct DataFlags {
 }
 
 impl Data {
-    /// The body; `None` without a part.
+    /// The body, or `None` if neither flag is given.
     pub(super) fn body(&self) -> Result<Option<Vec<u8>>, ClientError> {
         let mut parts = Vec::new();
         for part in &self.0 {
@@ -58,11 +58,11 @@ impl FromArgMatches for Data {
         let DataFlags { data, data_binary } = DataFlags::from_arg_matches(matches)?;
         let mut parts = Vec::new();
         for (id, values, is_binary) in [("data", data, false), ("data_binary", data_binary, true)] {
-            let places = matches.indices_of(id).into_iter().flatten();
+            let indices = matches.indices_of(id).into_iter().flatten();
             let values = values.into_iter().map(|value| Part { value, is_binary });
-            parts.extend(places.zip(values));
+            parts.extend(indices.zip(values));
         }
-        parts.sort_by_key(|(place, _)| *place);
+        parts.sort_by_key(|(index, _)| *index);
         Ok(Self(parts.into_iter().map(|(_, part)| part).collect()))
     }
 

@@ -202,7 +202,7 @@ const CONNECTION: &str = "Connection";
 const TLS: &str = "TLS";
 const FLIGHT: &str = "Sessions and early data";
 
-/// The variable with a passphrase of the jar.
+/// The environment variable with the passphrase of the session jar.
 const PASSPHRASE: &str = "FIRSTFLIGHT_SESSIONS_PASSPHRASE";
 
 /// Fetches all URLs; the exit code is that of the last one, as with curl without --fail-early.
@@ -241,7 +241,7 @@ fn fetch_all(args: &FetchArgs, quiet: bool) -> Result<u8, ClientError> {
             let output = args.output_for(index, &request)?;
             Ok((request, output))
         }) {
-            Ok(both) => both,
+            Ok(transfer) => transfer,
             Err(error) => {
                 print_error(quiet, &error);
                 code = error.exit_code();
@@ -260,13 +260,14 @@ fn fetch_all(args: &FetchArgs, quiet: bool) -> Result<u8, ClientError> {
         if let Err(error) = write_out(template.as_ref(), &report) {
             let error = ClientError::Write(error);
             print_error(quiet, &error);
-            // An error of the transfer itself says more.
+            // The exit code of the transfer's own error takes precedence.
             if code == 0 {
                 code = error.exit_code();
             }
         }
     }
-    // The system's resolver knows no time limit, and a transfer that reached its own waits no longer.
+    // Does not wait for a name resolution that outlived its transfer: the system's resolver has no
+    // time limit.
     runtime.shutdown_background();
     Ok(code)
 }
@@ -378,7 +379,8 @@ impl FetchArgs {
         Ok(Some(template))
     }
 
-    /// The fields of -H and of its files. They are read once for all URLs: standard input ends.
+    /// The fields of -H and of its files, read once for all URLs: standard input cannot be read
+    /// again.
     fn fields(&self) -> Result<Vec<String>, ClientError> {
         let mut fields = Vec::new();
         for field in &self.header {
@@ -401,12 +403,12 @@ impl FetchArgs {
         fields: &[String],
     ) -> Result<Request, ClientError> {
         let mut target = Target::parse(url)?;
-        let sends = body.is_some() && !self.get;
+        let sends_body = body.is_some() && !self.get;
         if let (true, Some(body)) = (self.get, body) {
             target = target.with_query(&String::from_utf8_lossy(body));
         }
         let mut request = Request::get(target);
-        let form = sends.then(|| "application/x-www-form-urlencoded".to_owned());
+        let form = sends_body.then(|| "application/x-www-form-urlencoded".to_owned());
         // As with curl, -H replaces the field of another flag.
         for (name, value) in
             [("User-Agent", &self.user_agent), ("Referer", &self.referer), ("Content-Type", &form)]
@@ -415,7 +417,7 @@ impl FetchArgs {
                 request.set_field(&format!("{name}: {value}"), &mut http::HeaderMap::new())?;
             }
         }
-        if let (true, Some(body)) = (sends, body) {
+        if let (true, Some(body)) = (sends_body, body) {
             request.body = body.clone().into();
             if body.is_empty() {
                 // With any method, as with curl.
@@ -426,7 +428,7 @@ impl FetchArgs {
         for field in fields {
             request.set_field(field, &mut fields_set)?;
         }
-        request.method = match (&self.request, self.head, sends) {
+        request.method = match (&self.request, self.head, sends_body) {
             (Some(name), ..) => name
                 .parse()
                 .map_err(|_| usage(format!("-X {name:?} is not a method; give one such as PUT")))?,
@@ -532,15 +534,18 @@ mod tests {
     }
 
     #[test]
-    fn redirects_without_limit_are_minus_one() {
-        let most = |value| {
+    fn max_redirs_minus_one_means_no_limit() {
+        let max_redirs = |value| {
             let words = ["fetch", "a.test", "--max-redirs", value];
             let command = FetchArgs::augment_args(clap::Command::new("fetch"));
             let matches = command.try_get_matches_from(words).ok()?;
             Some(FetchArgs::from_arg_matches(&matches).expect("flags").max_redirs)
         };
-        assert_eq!((most("-1"), most("0"), most("7")), (Some(u32::MAX), Some(0), Some(7)));
-        assert_eq!((most("-2"), most("x")), (None, None));
+        assert_eq!(
+            (max_redirs("-1"), max_redirs("0"), max_redirs("7")),
+            (Some(u32::MAX), Some(0), Some(7))
+        );
+        assert_eq!((max_redirs("-2"), max_redirs("x")), (None, None));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Where `fetch` writes bodies, heads and messages. Text from the server is escaped, bodies are not.
+//! The output of `fetch`: bodies, heads and messages. Text from the server is escaped, bodies are
+//! not.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -7,7 +8,7 @@ use std::path::PathBuf;
 use firstflight_client::{ClientError, Event, Head, Listener, Output, Report, Template, Verbose};
 use firstflight_units::{printable, printable_bytes};
 
-use crate::print::unless_closed;
+use crate::print::ignore_broken_pipe;
 
 /// Writes body, head and events of one transfer.
 pub(super) struct TransferOutput {
@@ -28,7 +29,7 @@ impl TransferOutput {
         file.write_all(bytes)
     }
 
-    /// Creates the file of an empty body, too, and flushes stdout.
+    /// Flushes stdout. After a success, creates the file of an empty body, too.
     pub(super) fn finish(&mut self, success: bool) -> io::Result<()> {
         if success && self.file.is_none() {
             self.write(b"")?;
@@ -76,11 +77,11 @@ fn escaped_head(head: &[u8]) -> String {
     text
 }
 
-/// Writes the text of `-w`. A stream that its reader has closed is no error.
+/// Writes the text of `-w`. A broken pipe is not an error.
 pub(super) fn write_out(template: Option<&Template>, report: &Report) -> io::Result<()> {
     for piece in template.map(|template| template.render(report)).unwrap_or_default() {
         let text = piece.text.as_bytes();
-        unless_closed(match piece.output {
+        ignore_broken_pipe(match piece.output {
             Output::Stdout => io::stdout().write_all(text).and_then(|()| io::stdout().flush()),
             Output::Stderr => io::stderr().write_all(text),
         })?;
@@ -90,10 +91,10 @@ pub(super) fn write_out(template: Option<&Template>, report: &Report) -> io::Res
 
 /// Prints an error to standard error, with its exit code.
 pub(super) fn print_error(quiet: bool, error: &ClientError) {
-    // As `curl | head`, but without a message: nobody is left to read the body.
-    let closed =
-        matches!(error, ClientError::Write(why) if why.kind() == io::ErrorKind::BrokenPipe);
-    if !quiet && !closed {
+    // No message for `fetch | head`, unlike curl: nobody is left to read the body.
+    let is_broken_pipe =
+        matches!(error, ClientError::Write(cause) if cause.kind() == io::ErrorKind::BrokenPipe);
+    if !quiet && !is_broken_pipe {
         let text = error.to_string();
         errln!("firstflight: ({}) {}", error.exit_code(), printable(&text));
     }

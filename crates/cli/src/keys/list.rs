@@ -83,7 +83,7 @@ impl KeyList {
             [name] => format!("lacks {}", &name[..SHORT_NAME_DIGITS]),
             _ => format!("lacks {}", missing_keys.len()),
         };
-        // Other nodes chose these words.
+        // Other nodes chose these texts, so they are escaped and shortened.
         let shown = |text: &str, max| truncated(&printable(text), max);
         vec![
             shown(&node.node, 24),
@@ -131,7 +131,7 @@ impl KeyList {
         list
     }
 
-    /// What must be done.
+    /// The problems that need action.
     fn warnings(&self, problems: Vec<String>) -> Vec<String> {
         let mut warnings = problems;
         warnings.extend(self.ring.warnings(self.now).iter().map(ToString::to_string));
@@ -158,9 +158,10 @@ impl KeyList {
             .collect()
     }
 
-    /// The latest time at which a key can have been put into the store: a scheduled key one period
-    /// before it is used, one of `keys rotate` as late as nodes can read it. `keys rotate` also
-    /// replaces the next scheduled key.
+    /// The latest time at which a key can have been added to the store. Scheduled keys are added
+    /// one rotation period before their use. `keys rotate` adds its key
+    /// [`PROPAGATION_DELAY`](SharedKeys::PROPAGATION_DELAY) before the use, and replaces the next
+    /// scheduled key.
     fn created_at(&self, key: &DatedKey) -> UnixTime {
         let rotation = self.ring.schedule().rotation().as_secs();
         let is_scheduled = |key: &DatedKey| key.not_before.0.is_multiple_of(rotation);
@@ -254,7 +255,7 @@ mod tests {
 
     use super::*;
 
-    /// Keys 1 to 4; key n has the time 100 n.
+    /// Keys 1 to 4; key n is current from 100 n on.
     fn list(now: u64, nodes: Option<Vec<NodeStatus>>) -> KeyList {
         let key = |n: u8| DatedKey {
             key: TicketKey::new([n; 16], [n; 32]),
@@ -352,7 +353,7 @@ bbbbbbbbbbbbbbbbbbbbbbb…  eu-west  1970-01-01 00:00:01  0.1.0    5 s ago  lack
     }
 
     #[test]
-    fn words_of_the_store_are_shown_without_control_sequences() {
+    fn texts_from_the_store_are_shown_without_control_sequences() {
         let mut node = node("\u{1b}[2Jnode", &[]);
         (node.zone, node.version) = (Some("\u{9b}2J".to_owned()), "\n\u{202e}".to_owned());
         let list = list(350, Some(vec![node]));

@@ -93,7 +93,8 @@ impl RingSource {
         }
     }
 
-    /// The same with one attempt and a short timeout, to be called once a second.
+    /// Like [`read_for_use`](Self::read_for_use), with one attempt and a short timeout. Called once
+    /// a second.
     pub(super) async fn refresh(&self) -> anyhow::Result<Ring> {
         match self {
             Self::File(file) => Ok(file.read()?),
@@ -112,8 +113,8 @@ impl RingSource {
                 Ok(format!("rotated {self}; servers read it within a second"))
             }
             Self::Store(_, ring) => {
-                // Reading can be retried. Rotating is not, because its response may be lost after
-                // the store was changed.
+                // Only reading is retried: a rotation may have changed the store although its
+                // response was lost.
                 let before = match retry_until_available(async || ring.read(now()).await).await {
                     Ok(before) => Some(before),
                     Err(SharedRingError::Empty) => None,
@@ -123,9 +124,9 @@ impl RingSource {
                 let known = before.as_ref().map_or(&[][..], Ring::keys);
                 let is_known = |key: &DatedKey| known.iter().any(|other| other.key == key.key);
                 let new_keys = after.keys().iter().filter(|key| !is_known(key));
-                let at = new_keys.map(|key| key.not_before.0).min().unwrap_or_default();
-                let soon = at.saturating_sub(now().0);
-                Ok(format!("added a new key to the store; servers seal with it in {soon} s"))
+                let first_use = new_keys.map(|key| key.not_before.0).min().unwrap_or_default();
+                let delay = first_use.saturating_sub(now().0);
+                Ok(format!("added a new key to the store; servers seal with it in {delay} s"))
             }
         }
     }

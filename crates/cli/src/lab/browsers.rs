@@ -38,9 +38,9 @@ pub(crate) struct BrowserArgs {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "browser")]
     page: Option<Vec<VisitPage>>,
 
-    /// Return visits for each cell, with 0-RTT off and on each. From 12 on, the browser is started
-    /// at least six times for either; beside the walk-through's table at most two visits a start,
-    /// on access networks one [default: 30]
+    /// Return visits for each cell, with 0-RTT off and with 0-RTT on. With 12 or more, the browser
+    /// is started at least six times for each; outside the walk-through's table each start makes at
+    /// most two visits, on access networks one [default: 30]
     #[arg(long, value_name = "N", requires = "browser",
         value_parser = clap::value_parser!(u32).range(1..=10_000))]
     visits: Option<u32>,
@@ -100,7 +100,7 @@ pub(super) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
         sets,
         workers: args.browsers.lanes as usize,
         seed,
-        // Browsers need the processors themselves.
+        // Not by default: browsers need the processors themselves.
         keep_awake: args.keep_awake == "on",
         directory: run_directory.path(),
         program: std::env::current_exe().context("cannot find the path of this program")?,
@@ -118,8 +118,8 @@ pub(super) fn installed(name: &str) -> anyhow::Result<Installed> {
     if name.contains('/') {
         return Ok(Installed::at(Path::new(name))?);
     }
-    let make: BrowserKind = name.parse().map_err(|error: String| anyhow::anyhow!(error))?;
-    Ok(Installed::find(make)?)
+    let kind: BrowserKind = name.parse().map_err(|error: String| anyhow::anyhow!(error))?;
+    Ok(Installed::find(kind)?)
 }
 
 /// The sets of visits: every combination of the flags, or the defaults.
@@ -147,7 +147,7 @@ fn sets(args: &LabArgs) -> anyhow::Result<Vec<VisitSet>> {
 
 /// The walk-through's table, and further combinations of HTTP versions and networks.
 fn defaults(servers: Vec<ServerKind>, visits: Option<usize>) -> anyhow::Result<Vec<VisitSet>> {
-    let walk_through = || Profile::parse(WALK_THROUGH).map(|one| vec![one]);
+    let walk_through = || Profile::parse(WALK_THROUGH).map(|profile| vec![profile]);
     let servers_for = |http: HttpVersion| -> Vec<ServerKind> {
         let supports = |server: &&ServerKind| server.visited_over(http).is_ok();
         let ours = servers.iter().find(|server| **server == ServerKind::Firstflight);

@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 
 use super::browsers::installed;
 
-/// Runs `command`, a shell if it is empty, or a browser with `command` as its further arguments, and
+/// Runs `command`, a shell if it is empty, or a browser with `command` as further arguments, and
 /// returns its exit code.
 ///
 /// # Errors
@@ -113,8 +113,8 @@ fn only_lab() -> anyhow::Result<u32> {
     }
 }
 
-/// Waits until the child exits. Forwards SIGTERM and SIGHUP; a terminal's signals reach the child by
-/// themselves.
+/// Waits until the child exits. Forwards SIGTERM and SIGHUP; signals from the terminal reach the
+/// child directly.
 fn wait(mut child: Child) -> anyhow::Result<ExitStatus> {
     let signals: SigSet =
         [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGCHLD]

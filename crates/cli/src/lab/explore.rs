@@ -30,19 +30,19 @@ pub(super) struct ExploreArgs {
     #[arg(long)]
     serve: bool,
 
-    /// End by itself after so many seconds
+    /// End after this many seconds
     #[arg(long = "for", value_name = "SECONDS", requires = "serve", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     seconds: Option<u64>,
 
-    /// Enter the lab that `lab --serve` keeps up: by the process that it names, or the only one of
-    /// this user. Without a COMMAND, a shell
+    /// Enter a lab of `lab --serve`: the one with this process ID, or this user's only one. Runs
+    /// COMMAND, or a shell
     ///
-    /// With --browser, that browser instead: with a fresh profile that trusts the lab's servers
-    /// and has 0-RTT on. COMMAND is then what to add to its own, such as a URL.
+    /// With --browser, runs that browser with a fresh profile that trusts the lab's servers and has
+    /// 0-RTT on. COMMAND is then its further arguments, such as a URL.
     #[arg(long, value_name = "PID", num_args = 0..=1)]
     enter: Option<Option<u32>>,
 
-    /// What to run inside
+    /// Command to run inside the lab
     #[arg(last = true, value_name = "COMMAND", requires = "enter")]
     command: Vec<OsString>,
 }
@@ -121,14 +121,13 @@ fn lab_flags(args: &LabArgs) -> Vec<&'static str> {
 }
 
 // The defaults of --flights and --replays.
-
 const DEFAULT_FLIGHTS: u32 = 10;
 const DEFAULT_REPLAYS: u32 = 100;
 
 fn explore(args: &LabArgs) -> anyhow::Result<ExitCode> {
     let servers = select::servers(&args.server, &args.server_cmd)?;
     let profiles = select::profiles(args, &[DEFAULT_RTT])?;
-    let capture = (args.captures != "none").then(|| args.output.join(CAPTURE));
+    let capture = (args.captures != "none").then(|| args.output.join(CAPTURE_FILE));
     if capture.is_some() {
         results::prepare(&args.output)?;
     }
@@ -143,7 +142,7 @@ fn explore(args: &LabArgs) -> anyhow::Result<ExitCode> {
         profiles,
         servers,
         seed: args.seed.unwrap_or_else(seed_from_clock),
-        // Most of the time the lab waits for a person.
+        // Not by default: most of the time the lab is idle.
         keep_awake: args.keep_awake == "on",
         backend: backend(args),
         directory: run_directory.path(),
@@ -227,7 +226,7 @@ impl StopRequest {
 const DEFAULT_RTT: &str = "112";
 
 /// The file with all packets, in the output directory.
-const CAPTURE: &str = "explored.pcapng";
+const CAPTURE_FILE: &str = "explored.pcapng";
 
 /// Short enough that connections appear to be printed at once.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);

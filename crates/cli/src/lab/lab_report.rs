@@ -26,8 +26,8 @@ impl LabReport {
         let width = |names: &mut dyn Iterator<Item = &str>, min: &str| {
             names.map(|name| name.chars().count()).chain([min.len()]).max().unwrap_or(0)
         };
-        let networks = width(&mut lab.networks.iter().map(|one| &*one.name), "network");
-        let servers = width(&mut lab.servers.iter().map(|one| &*one.name), "server");
+        let networks = width(&mut lab.networks.iter().map(|network| &*network.name), "network");
+        let servers = width(&mut lab.servers.iter().map(|server| &*server.name), "server");
         Self { format, widths: (networks, servers) }
     }
 

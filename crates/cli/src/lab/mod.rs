@@ -47,7 +47,7 @@ pub(crate) struct LabArgs {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     experiment: Option<Vec<String>>,
 
-    /// Samples a cell [default: 100; blueprint and s-client: 1000, loss: 400, third-party: 50,
+    /// Samples per cell [default: 100; blueprint and s-client: 1000, loss: 400, third-party: 50,
     /// certificates: 30, cold-start: 10, access: 8, clients: 6, image: 3, stall: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     samples: Option<u32>,
@@ -82,8 +82,8 @@ pub(crate) struct LabArgs {
     #[arg(long, value_name = "[NAME=]COMMAND", help_heading = SERVERS)]
     server_cmd: Vec<String>,
 
-    /// Networks: lan, datacenter, fibre, cable, adsl, 4g, 3g, leo, geo and so on, a round-trip
-    /// time such as 20 or 20ms, an addition such as cable+wifi, a file of one's own (.toml), all
+    /// Networks: lan, datacenter, fibre, cable, adsl, 4g, 3g, leo, geo and so on, a round-trip time
+    /// such as 20 or 20ms, an addition such as cable+wifi, a profile file (.toml), all
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = NETWORKS)]
     profile: Option<Vec<String>>,
 
@@ -107,7 +107,7 @@ pub(crate) struct LabArgs {
     axes: AxesArgs,
 
     /// Clients: firstflight, curl, openssl (its s_client), gnutls-cli (these over HTTP/1.1), ngtcp2
-    /// (its gtlsclient), aioquic (these over HTTP/3); all times of others are the packets'
+    /// (its gtlsclient), aioquic (these over HTTP/3); other clients are timed by their packets
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = AXES)]
     client: Option<Vec<ClientKind>>,
 
@@ -240,7 +240,7 @@ impl RunDirectory {
                 return;
             }
             for _ in 0..MAX_REMOVE_ATTEMPTS {
-                // A browser would write its files anew.
+                // A running browser would recreate its files.
                 kill_descendants();
                 if std::fs::remove_dir_all(&path).is_ok() || !path.exists() {
                     break;
@@ -260,7 +260,7 @@ impl RunDirectory {
 
 const MAX_REMOVE_ATTEMPTS: usize = 1000;
 
-/// Kills the processes that this one has started, and those that they have started.
+/// Kills all descendants of this process.
 fn kill_descendants() {
     let all: Vec<_> = procfs::process::all_processes()
         .into_iter()
@@ -269,10 +269,10 @@ fn kill_descendants() {
         .map(|stat| (stat.pid, stat.ppid))
         .collect();
     let mut killed = vec![Pid::this().as_raw()];
-    let mut at = 0;
-    while let Some(&parent) = killed.get(at) {
-        at += 1;
-        for (child, _) in all.iter().filter(|(_, its_parent)| *its_parent == parent) {
+    let mut index = 0;
+    while let Some(&parent) = killed.get(index) {
+        index += 1;
+        for (child, _) in all.iter().filter(|(_, ppid)| *ppid == parent) {
             killed.push(*child);
         }
     }

@@ -35,9 +35,10 @@ pub(super) fn select(args: &LabArgs) -> anyhow::Result<Selection> {
         ),
         (Some(names), false) => names.clone(),
         (None, true) => Vec::new(),
-        (None, false) => {
-            BuiltInExperiment::DEFAULT.iter().map(|one| one.name().to_owned()).collect()
-        }
+        (None, false) => BuiltInExperiment::DEFAULT
+            .iter()
+            .map(|experiment| experiment.name().to_owned())
+            .collect(),
     };
     let mut selection =
         Selection { experiments: Vec::new(), middleboxes: None, stalls: None, restarts: 0 };
@@ -118,16 +119,18 @@ fn transports_and_http(args: &LabArgs) -> (Vec<Transport>, Vec<HttpVersion>) {
         (Some(transports), Some(http)) => (transports.clone(), http.clone()),
         (Some(transports), None) => (transports.clone(), default_http(transports)),
         (None, Some(http)) => {
-            let is_used = |one: &Transport| http.iter().any(|http| http.transport() == *one);
+            let is_used =
+                |transport: &Transport| http.iter().any(|http| http.transport() == *transport);
             (Transport::ALL.into_iter().filter(is_used).collect(), http.clone())
         }
         (None, None) => {
             let tls_13 = |tls: &Vec<Version>| tls.contains(&Version::Tls13);
             // Third-party clients support one transport only, and QUIC requires TLS 1.3.
-            let is_used = |one: &Transport| {
-                let supports = |client: &ClientKind| client.transport().is_none_or(|t| t == *one);
-                args.client.as_ref().is_none_or(|all| all.iter().any(supports))
-                    && (*one == Transport::Tcp || args.axes.tls.as_ref().is_none_or(tls_13))
+            let is_used = |transport: &Transport| {
+                let supports =
+                    |client: &ClientKind| client.transport().is_none_or(|only| only == *transport);
+                args.client.as_ref().is_none_or(|clients| clients.iter().any(supports))
+                    && (*transport == Transport::Tcp || args.axes.tls.as_ref().is_none_or(tls_13))
             };
             let transports: Vec<Transport> = Transport::ALL.into_iter().filter(is_used).collect();
             let http = default_http(&transports);
@@ -150,7 +153,9 @@ pub(super) fn profiles(args: &LabArgs, default: &[&str]) -> anyhow::Result<Vec<P
     for (name, file) in named.iter().zip(files) {
         match name.as_str() {
             "all" => profiles.extend(Profile::networks()),
-            name if name.ends_with(".toml") => profiles.extend(unselected(name, file, named)?),
+            name if name.ends_with(".toml") => {
+                profiles.extend(default_networks(name, file, named)?);
+            }
             name => profiles.push(Profile::find(name, &from_files)?),
         }
     }
@@ -160,10 +165,10 @@ pub(super) fn profiles(args: &LabArgs, default: &[&str]) -> anyhow::Result<Vec<P
     distinct(profiles)
 }
 
-/// The profiles, each once.
+/// Removes duplicate profiles.
 ///
 /// # Errors
-/// If two that differ have the same name: figures are recorded by the name of their network.
+/// If two different profiles have the same name: figures are recorded by the name of their network.
 fn distinct(profiles: Vec<Profile>) -> anyhow::Result<Vec<Profile>> {
     let mut distinct: Vec<Profile> = Vec::new();
     for profile in profiles {
@@ -179,9 +184,9 @@ fn distinct(profiles: Vec<Profile>) -> anyhow::Result<Vec<Profile>> {
     Ok(distinct)
 }
 
-/// The networks that a file adds by itself: all of its own, unless the list names some of its
-/// profiles.
-fn unselected(
+/// The networks that a file adds by default: all of them, or none if the list names one of the
+/// file's profiles.
+fn default_networks(
     file: &str,
     profiles: Vec<Profile>,
     listed: &[String],
@@ -241,7 +246,7 @@ mod tests {
     use super::*;
     use crate::lab::tests::parse;
 
-    /// The names of the networks that a list selects beside files with these profiles.
+    /// The names of the networks that a list selects, in a directory with these profile files.
     fn selected(list: &str) -> anyhow::Result<Vec<String>> {
         let dir = tempfile::tempdir()?;
         for (file, text) in [
@@ -257,11 +262,11 @@ mod tests {
         ] {
             std::fs::write(dir.path().join(file), text)?;
         }
-        let place = |name: &str| match name.ends_with(".toml") {
+        let path = |name: &str| match name.ends_with(".toml") {
             true => dir.path().join(name).display().to_string(),
             false => name.to_owned(),
         };
-        let list: Vec<String> = list.split(',').map(place).collect();
+        let list: Vec<String> = list.split(',').map(path).collect();
         let profiles = profiles(&parse(&["--profile", &list.join(",")])?, &["2"])?;
         Ok(profiles.into_iter().map(|profile| profile.name).collect())
     }
@@ -284,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_is_measured_once_and_its_name_is_that_of_one_network() {
+    fn a_network_is_measured_once_and_names_are_unique() {
         assert_eq!(selected("20,office.toml,copy.toml,20").unwrap(), ["20 ms", "office", "annex"]);
         let profiles = profiles(&parse(&["--rtt", "20", "--profile", "20"]).unwrap(), &[]).unwrap();
         assert_eq!(profiles.len(), 1);

@@ -23,8 +23,8 @@ pub struct WatchedFiles {
 /// How many checks in a row must find the same state before it counts as a change.
 const MIN_STABLE_CHECKS: u32 = 2;
 
-/// The same for a state in which a file is missing, as it is usually being replaced. The limit keeps a
-/// file that does not return from hiding changes of others.
+/// The same for a state in which a file is missing: usually it is being replaced. A file that does
+/// not return must not hide changes of others forever.
 const MIN_MISSING_CHECKS: u32 = 5;
 
 /// What distinguishes a file from its previous version.
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn another_list_keeps_pending_changes() {
+    fn replacing_the_list_keeps_pending_changes() {
         let dir = tempfile::tempdir().unwrap();
         let (old, new) = (dir.path().join("old"), dir.path().join("new"));
         fs::write(&old, "a").unwrap();

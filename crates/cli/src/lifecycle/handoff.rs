@@ -164,8 +164,8 @@ mod tests {
         let sending = {
             let text = text.clone();
             thread::spawn(move || {
-                let received: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-                here.send(&text, &received).unwrap();
+                let descriptors: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+                here.send(&text, &descriptors).unwrap();
                 here.send(b"and again", &[]).unwrap();
                 here
             })

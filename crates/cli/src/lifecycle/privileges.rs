@@ -65,8 +65,9 @@ impl User {
             user: self.name.clone(),
             reason: reason.into(),
         };
-        // The groups first: changing them needs the privileges of the previous user. Those of the
-        // user too: a reload reads keys that only such a group may read.
+        // The groups first: changing them needs the privileges of the previous user. They include
+        // the user's supplementary groups, because a reload may read keys that only such a group
+        // may read.
         let name = CString::new(self.name.as_str()).map_err(|_| refused(nix::Error::EINVAL))?;
         unistd::initgroups(&name, self.gid).map_err(refused)?;
         unistd::setresgid(self.gid, self.gid, self.gid).map_err(refused)?;
@@ -79,16 +80,16 @@ impl User {
     }
 }
 
-/// [Forbids dumps](forbid_dumps), and returns whether other processes of the same user could have
-/// opened this one's memory before; they can still read it then. They could not if the program's file
-/// is not readable for its user (`PR_SET_DUMPABLE` in prctl(2)).
+/// [Forbids dumps](forbid_dumps). Returns whether other processes of the same user may have opened
+/// this one's memory before the call; they can then still read it. They could not if the program's
+/// file is not readable for its user (`PR_SET_DUMPABLE` in prctl(2)).
 ///
 /// # Errors
 /// If a system call fails.
 pub fn protect_memory() -> io::Result<bool> {
-    let open = prctl::get_dumpable()?;
+    let was_dumpable = prctl::get_dumpable()?;
     forbid_dumps()?;
-    Ok(open && !unistd::geteuid().is_root())
+    Ok(was_dumpable && !unistd::geteuid().is_root())
 }
 
 /// Disables core dumps, and prevents other processes of the same user from tracing this one and
@@ -117,11 +118,11 @@ pub fn forbid_new_privileges() -> io::Result<()> {
 /// # Errors
 /// If a system call fails.
 pub fn raise_file_limit() -> io::Result<u64> {
-    let (now, max) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    if now < max {
-        setrlimit(Resource::RLIMIT_NOFILE, max, max)?;
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if soft < hard {
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     }
-    Ok(max)
+    Ok(hard)
 }
 
 #[cfg(test)]

@@ -111,7 +111,7 @@ fn add_command_pages(command: &Command, date: &str, pages: &mut Vec<Page>) -> an
     Ok(())
 }
 
-/// Removes line breaks next to empty lines, which cause warnings of formatters.
+/// Removes line breaks (`.br`) next to empty lines: formatters warn about them.
 fn without_redundant_breaks(page: &str) -> String {
     let lines: Vec<_> = page.lines().collect();
     let empty =
@@ -127,7 +127,7 @@ fn title(section: u8, name: &str, date: &str) -> roff::Title {
     roff::Title {
         name: name.to_owned(),
         section,
-        what: "configuration file of firstflight serve".to_owned(),
+        description: "configuration file of firstflight serve".to_owned(),
         date: date.to_owned(),
         source: source(),
         manual: MANUAL.to_owned(),

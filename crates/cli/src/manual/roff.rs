@@ -8,7 +8,7 @@ pub(super) struct Title {
     pub(super) name: String,
     pub(super) section: u8,
     /// The description in the section NAME.
-    pub(super) what: String,
+    pub(super) description: String,
     pub(super) date: String,
     pub(super) source: String,
     pub(super) manual: String,
@@ -25,7 +25,7 @@ pub(super) fn page(markdown: &str, title: &Title) -> String {
         escaped(&title.source),
         escaped(&title.manual),
         escaped(&title.name),
-        escaped(&title.what),
+        escaped(&title.description),
     );
     let mut block = Block::default();
     let mut lines = markdown.lines();
@@ -104,8 +104,8 @@ fn inline(text: &str) -> String {
             })
             .or_else(|| link(marked));
         rest = match found {
-            Some((made, after)) => {
-                out.push_str(&made);
+            Some((rendered, after)) => {
+                out.push_str(&rendered);
                 after
             }
             None => {
@@ -128,11 +128,11 @@ fn between<'a>(text: &'a str, open: &str, close: &str) -> Option<(&'a str, &'a s
 fn link(text: &str) -> Option<(String, &str)> {
     let (label, rest) = between(text, "[", "](")?;
     let (target, rest) = rest.split_once(')')?;
-    let made = match target.starts_with("http") {
+    let rendered = match target.starts_with("http") {
         true => format!("{} ({})", inline(label), escaped(target)),
         false => inline(label),
     };
-    Some((made, rest))
+    Some((rendered, rest))
 }
 
 /// Escapes characters that roff interprets or replaces.
@@ -170,7 +170,7 @@ mod tests {
         let title = Title {
             name: "a.toml".to_owned(),
             section: 5,
-            what: "a file".to_owned(),
+            description: "a file".to_owned(),
             date: "2026-11-22".to_owned(),
             source: "a 1".to_owned(),
             manual: "a manual".to_owned(),

@@ -37,7 +37,7 @@ impl AdminListener {
         Ok(Some(Self { handle, task }))
     }
 
-    /// Closes the listener, if that has not been done. Afterwards its address is free.
+    /// Closes the listener unless it is closed already. Afterwards its address is free.
     pub(super) async fn close(&self) {
         if let Some(AdminTask { task, stop }) = self.task.lock().await.take() {
             let _ = stop.send(());
@@ -47,7 +47,7 @@ impl AdminListener {
 }
 
 /// Prepares a reload of the admin listener. `configured` says whether the current configuration has
-/// one; after an upgrade it may be closed all the same, because its address was in use.
+/// one. Even then the listener may be closed, if its address was in use after an upgrade.
 ///
 /// # Errors
 /// If the `[admin]` section was added or removed, or a file of it cannot be read.

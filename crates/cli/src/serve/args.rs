@@ -24,7 +24,7 @@ use firstflight_tls::Version;
 /// (docs/operate/lifecycle.md).
 #[derive(Args)]
 pub(crate) struct ServeArgs {
-    // The first field: those after it take their arguments out of the matches.
+    // Must be the first field: later fields remove their arguments from the matches.
     #[command(flatten)]
     pub(super) command_line: CommandLine,
 
@@ -240,32 +240,33 @@ impl LogArgs {
 }
 
 impl ServeArgs {
-    /// Drops variables of the environment that give another content or another certificate than the
-    /// flags. By itself a flag overrides only its own variable.
+    /// Ignores environment variables that set other content or another certificate than the flags.
+    /// In clap, a flag overrides only its own variable.
     pub(super) fn prefer_flags(&mut self) {
-        let given = |ids: &[&str]| self.command_line.has(ids);
-        if given(&["directory", "root", "upstream", "ping_pong"]) {
+        let has_arg = |ids: &[&str]| self.command_line.has(ids);
+        if has_arg(&["directory", "root", "upstream", "ping_pong"]) {
             let content = &mut self.content;
-            content.root = content.root.take().filter(|_| given(&["root"]));
-            content.upstream = content.upstream.take().filter(|_| given(&["upstream"]));
+            content.root = content.root.take().filter(|_| has_arg(&["root"]));
+            content.upstream = content.upstream.take().filter(|_| has_arg(&["upstream"]));
         }
-        let (files, self_signed) = (given(&["cert", "key"]), given(&["self_signed", "save_cert"]));
-        if !files && (self_signed || given(&["acme"])) {
+        let (files, self_signed) =
+            (has_arg(&["cert", "key"]), has_arg(&["self_signed", "save_cert"]));
+        if !files && (self_signed || has_arg(&["acme"])) {
             (self.cert, self.key) = (None, None);
         }
-        if (files || self_signed || given(&["ping_pong"])) && !given(&["acme"]) {
+        if (files || self_signed || has_arg(&["ping_pong"])) && !has_arg(&["acme"]) {
             self.acme.acme.clear();
         }
     }
 }
 
-/// The arguments that are on the command line, and not from the environment.
+/// The IDs of the arguments given on the command line, not by the environment.
 pub(super) struct CommandLine(Vec<String>);
 
 impl CommandLine {
-    /// Whether one of these arguments is among them, by the names of their fields.
+    /// Whether one of these arguments, given by the names of their fields, is on the command line.
     pub(super) fn has(&self, ids: &[&str]) -> bool {
-        self.0.iter().any(|given| ids.contains(&&**given))
+        self.0.iter().any(|id| ids.contains(&&**id))
     }
 }
 

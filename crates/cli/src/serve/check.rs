@@ -72,7 +72,7 @@ fn listener_row(listener: &Listener, config: &ServerConfig) -> Row {
 fn certificate(
     source: &CertificateSource,
     names: &[String],
-    read: Option<&SiteCertificate>,
+    loaded: Option<&SiteCertificate>,
 ) -> String {
     let CertificateSource::Files { cert, .. } = source else {
         return match source {
@@ -84,7 +84,7 @@ fn certificate(
         }
         .to_owned();
     };
-    let expires = read.and_then(|read| Timestamp::from_second(read.not_after?).ok());
+    let expires = loaded.and_then(|loaded| Timestamp::from_second(loaded.not_after?).ok());
     let expires = expires.map(|at| {
         let word = if at < Timestamp::now() { "expired" } else { "expires" };
         format!(", {word} {}", at.strftime("%Y-%m-%d"))
@@ -105,7 +105,7 @@ fn site_rows(
     };
     let mut rows = vec![row("site", &names, &certificate, "")];
     let policy = &config.early_data.policy;
-    // The paths have been checked.
+    // Does not fail: the paths have been checked.
     let policy = site.policy(policy).unwrap_or_else(|_| policy.clone());
     for route in &site.routes {
         let early = match config.early_data.enabled && config.has_tls13() {
@@ -118,7 +118,7 @@ fn site_rows(
     rows
 }
 
-/// What else a route does to its requests.
+/// Other settings of a route.
 fn extras(route: &Route) -> String {
     let limit = route
         .rate_limit

@@ -6,19 +6,19 @@
 /// Decides when to return memory.
 #[derive(Default)]
 pub(super) struct MemoryReturn {
-    /// The most connections that were open since memory was returned.
+    /// The most connections that were open since memory was last returned.
     peak: u32,
 }
 
-/// Fewer closed connections leave too little.
-const MIN_CLOSED: u32 = 100;
+/// Fewer closed connections leave too little memory to return.
+const MIN_CLOSED_CONNECTIONS: u32 = 100;
 
 impl MemoryReturn {
     /// Whether memory should be returned now. Call this once a second with the number of open
     /// connections.
     pub(super) fn is_due(&mut self, open: u32) -> bool {
         let closed = self.peak.saturating_sub(open);
-        let is_due = closed >= MIN_CLOSED.max(self.peak.div_ceil(2));
+        let is_due = closed >= MIN_CLOSED_CONNECTIONS.max(self.peak.div_ceil(2));
         self.peak = if is_due { open } else { self.peak.max(open) };
         is_due
     }
@@ -35,7 +35,7 @@ pub(super) fn return_freed() {
             // <malloc.h>
             fn malloc_trim(pad: usize) -> c_int;
         }
-        // SAFETY: it may be called at any time.
+        // SAFETY: `malloc_trim` may be called at any time.
         unsafe {
             malloc_trim(0);
         }

@@ -25,13 +25,16 @@ use self::process::ConfigSource;
 use self::settings::{check_effects, read_config, require_complete};
 use crate::print::with_causes;
 
-/// Serves until a signal stops it. `memory` is the result of
+/// Serves until a signal stops it. `memory_protection` is the result of
 /// [`protect_memory`](firstflight::lifecycle::protect_memory): this process will hold private keys,
 /// ticket keys and its clients' requests.
 ///
 /// # Errors
 /// If the server cannot start.
-pub(crate) fn run(mut args: ServeArgs, memory: io::Result<bool>) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(
+    mut args: ServeArgs,
+    memory_protection: io::Result<bool>,
+) -> anyhow::Result<ExitCode> {
     args.prefer_flags();
     if args.print_config {
         let config = read_config(&args)?;
@@ -46,7 +49,7 @@ pub(crate) fn run(mut args: ServeArgs, memory: io::Result<bool>) -> anyhow::Resu
         return check::check(&args, require_complete(config)?);
     }
     let channel = upgrade::channel_to_predecessor()?;
-    let outcome = start(args, memory, channel.clone());
+    let outcome = start(args, memory_protection, channel.clone());
     if let (Some(channel), Err(error)) = (channel, &outcome) {
         // The predecessor keeps serving, and logs the error.
         let _ = channel.send(with_causes(error).as_bytes(), &[]);
@@ -56,15 +59,15 @@ pub(crate) fn run(mut args: ServeArgs, memory: io::Result<bool>) -> anyhow::Resu
 
 fn start(
     args: ServeArgs,
-    memory: io::Result<bool>,
+    memory_protection: io::Result<bool>,
     channel: Option<Arc<HandoffChannel>>,
 ) -> anyhow::Result<ExitCode> {
     let args = Arc::new(args);
     let file = args.config.clone();
-    let args_of_reloads = args.clone();
+    let reload_args = args.clone();
     let source = ConfigSource {
         file,
-        read: Box::new(move || read_config(&args_of_reloads).and_then(require_complete)),
+        read: Box::new(move || read_config(&reload_args).and_then(require_complete)),
     };
     let initial = source.initial()?;
     check_effects(&args, &initial.config)?;
@@ -74,11 +77,11 @@ fn start(
     if let Err(error) = raise_file_limit() {
         warn!("cannot raise the limit of open files: {error}");
     }
-    match memory {
+    match memory_protection {
         Err(error) => {
             warn!("cannot disable core dumps, which would contain secrets: {error}");
         }
-        // An attacker chooses the time: SIGUSR2 starts this process.
+        // An attacker with the same user can choose the time: SIGUSR2 starts this process.
         Ok(true) if channel.is_some() => warn!(
             "other processes of this user could read the memory of this one while it started; \
              install the program with owner root and mode 0711 (see docs/operate/lifecycle.md)"
@@ -106,11 +109,11 @@ fn init_log(args: &ServeArgs, settings: &LogSettings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `takes_modules`: whether a single word may name a module, as in RUST_LOG.
-fn filter(level: &str, takes_modules: bool) -> anyhow::Result<EnvFilter> {
-    // An unknown word would be taken for a module, and nothing of all others be logged.
+/// `allow_module`: whether a single word may name a module, as in RUST_LOG.
+fn filter(level: &str, allow_module: bool) -> anyhow::Result<EnvFilter> {
+    // `EnvFilter` would take an unknown word for a module, and log nothing of all others.
     let is_word = level.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-    let is_valid = takes_modules || !is_word || level.parse::<LevelFilter>().is_ok();
+    let is_valid = allow_module || !is_word || level.parse::<LevelFilter>().is_ok();
     EnvFilter::try_new(level).ok().filter(|_| is_valid).with_context(|| {
         format!(
             "{level:?} is not a log level; use error, warn, info, debug, trace or off, also per \

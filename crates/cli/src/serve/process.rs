@@ -28,7 +28,7 @@ use crate::print::with_causes;
 pub(super) struct ConfigSource {
     /// The configuration file, if there is one.
     pub(super) file: Option<PathBuf>,
-    /// Reads it, and applies environment and flags.
+    /// Reads the configuration, and applies environment and flags.
     pub(super) read: Box<dyn Fn() -> anyhow::Result<ServerConfig> + Send + Sync>,
 }
 
@@ -101,14 +101,14 @@ pub(super) async fn serve(
             event_loop.abort();
             Ok(())
         }
-        // It has no end of its own. Without it no signal would stop the server.
+        // The loop ends only by a panic. Without it no signal would stop the server.
         ended = &mut event_loop => {
             handle.stop();
             server_task.await.context("the server has failed")?;
             ended.context("the task that handles signals has failed")
         }
     };
-    // Open until now, so that a draining server can be monitored.
+    // Closed only now, so that a draining server can be monitored.
     if let Some(admin_listener) = admin_listener.get() {
         admin_listener.close().await;
     }
@@ -239,7 +239,7 @@ impl Process {
         };
         let (server, successor_failed) = (self.server.clone(), self.successor_failed.clone());
         let on_exit = move |exit: io::Result<ExitStatus>| match exit {
-            // A signal stopped it.
+            // A signal stopped the new process.
             Ok(status) if status.success() => {
                 info!("the new process has exited");
                 server.stop();

@@ -59,20 +59,20 @@ pub(super) fn read_config(args: &ServeArgs) -> anyhow::Result<ServerConfig> {
     Ok(config)
 }
 
-/// Refuses flags on the command line without effect on `config`. Only for a start: a reload may give
-/// each site its own certificate, and the flags stay.
+/// Refuses flags on the command line without effect on `config`. Not called at a reload: a new file
+/// may give each site its own certificate, while the flags stay the same.
 ///
 /// # Errors
 /// If a flag has no effect; the message names it.
 pub(super) fn check_effects(args: &ServeArgs, config: &ServerConfig) -> anyhow::Result<()> {
-    let given = |ids: &[&str]| args.command_line.has(ids);
+    let has_arg = |ids: &[&str]| args.command_line.has(ids);
     anyhow::ensure!(
-        !given(&["acme_contact", "acme_agree", "acme_directory", "acme_ca", "acme_state"])
+        !has_arg(&["acme_contact", "acme_agree", "acme_directory", "acme_ca", "acme_state"])
             || !config.acme_names().is_empty(),
         "no site gets its certificate by ACME, so the flags --acme-... have no effect; give --acme \
          NAME, set acme = true in a [[site]], or leave them out"
     );
-    let flags = match (given(&["cert", "key"]), given(&["self_signed", "save_cert"])) {
+    let flags = match (has_arg(&["cert", "key"]), has_arg(&["self_signed", "save_cert"])) {
         (true, _) => "--cert and --key",
         (false, true) => "--self-signed and --save-cert",
         (false, false) => return Ok(()),
@@ -92,9 +92,9 @@ pub(super) fn check_effects(args: &ServeArgs, config: &ServerConfig) -> anyhow::
 /// # Errors
 /// If one is missing; the message says where to add it.
 pub(super) fn require_complete(config: ServerConfig) -> anyhow::Result<ServerConfig> {
-    let nothing = matches!(&config.content, Content::Sites(sites) if sites.sites.is_empty());
+    let is_empty = matches!(&config.content, Content::Sites(sites) if sites.sites.is_empty());
     anyhow::ensure!(
-        !nothing,
+        !is_empty,
         "nothing to serve; give --root DIR, --upstream URL, or a [[site]] in the file \
          that --config names"
     );

@@ -86,7 +86,7 @@ impl Shutdown {
         Self { server, notifier, started: false }
     }
 
-    /// Starts draining, or stops immediately if that has been started before.
+    /// Starts draining, or stops immediately if draining has already started.
     pub(super) fn stop(&mut self) {
         if self.started {
             return self.server.stop_now();

@@ -192,7 +192,7 @@ fn spawn(stdin: OwnedFd) -> anyhow::Result<Child> {
     let program = arguments.next().context("cannot find the name of this program")?;
     let mut command = Command::new(&program);
     command.args(arguments).stdin(Stdio::from(stdin)).env(SUCCESSOR_VARIABLE, "1");
-    // It names this process. Without it the watchdog applies to the new process.
+    // Its value is the ID of this process. Without it the watchdog applies to the new process.
     command.env_remove("WATCHDOG_PID");
     command.spawn().with_context(|| format!("cannot start {}", program.display()))
 }
@@ -209,7 +209,7 @@ fn send_state(
 
 /// Waits for the new process to exit, or kills it. Returns its exit status as text.
 fn stop_process(process: &mut Child) -> String {
-    // It may still be logging its error.
+    // The process may still be logging its error.
     let deadline = std::time::Instant::now() + EXIT_GRACE_PERIOD;
     while std::time::Instant::now() < deadline {
         if let Ok(Some(status)) = process.try_wait() {

@@ -61,16 +61,16 @@ impl TestNetwork {
 
     /// A certificate for all names, and its key, as files.
     pub(crate) fn certificate(&self) -> (PathBuf, PathBuf) {
-        let made = self.sign();
+        let (certificate_pem, key_pem) = self.sign();
         let (certificate, key) = (self.dir().join("cert.pem"), self.dir().join("key.pem"));
-        std::fs::write(&certificate, made.0).unwrap();
-        std::fs::write(&key, made.1).unwrap();
+        std::fs::write(&certificate, certificate_pem).unwrap();
+        std::fs::write(&key, key_pem).unwrap();
         (certificate, key)
     }
 
     fn sign(&self) -> (String, String) {
-        let other_host_names = NAMES.map(|(name, _)| name.to_owned());
-        let made = self.authority.sign(&other_host_names, now()).unwrap();
+        let names = NAMES.map(|(name, _)| name.to_owned());
+        let made = self.authority.sign(&names, now()).unwrap();
         (made.certificate, made.key)
     }
 
@@ -196,8 +196,8 @@ impl FirstflightServer {
     /// The lines since the last [`Self::take`].
     pub(crate) fn lines(&self) -> Vec<LogLine> {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
-        let whole = text.rfind('\n').map_or("", |finish_visit| &text[..finish_visit]);
-        let lines = whole.lines().skip(self.taken);
+        let complete = text.rfind('\n').map_or("", |end| &text[..end]);
+        let lines = complete.lines().skip(self.taken);
         lines.map(|line| serde_json::from_str(line).expect(line)).collect()
     }
 

@@ -91,8 +91,8 @@ pub(crate) struct Request {
 impl Request {
     /// The value of a header field.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
-        let record_finding = self.fields.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
-        record_finding.map(|(_, value)| value.as_str())
+        let field = self.fields.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
+        field.map(|(_, value)| value.as_str())
     }
 }
 
@@ -303,7 +303,7 @@ async fn read(
     stream: &mut TlsStream<TcpStream>,
     buffer: &mut Vec<u8>,
 ) -> io::Result<Option<Request>> {
-    let finish_visit = loop {
+    let head_length = loop {
         if let Some(at) = buffer.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
             break at + 4;
         }
@@ -312,7 +312,7 @@ async fn read(
         }
     };
     let early_data = stream.reading_early();
-    let head: Vec<u8> = buffer.drain(..finish_visit).collect();
+    let head: Vec<u8> = buffer.drain(..head_length).collect();
     let head = String::from_utf8_lossy(&head).into_owned();
     let mut lines = head.lines();
     let mut first = lines.next().unwrap_or_default().split(' ').map(str::to_owned);
@@ -395,8 +395,8 @@ pub(crate) struct NamedTickets {
 
 impl NamedTickets {
     /// Sets whether tickets are accepted.
-    pub(crate) fn set_known(&self, documented: bool) {
-        self.unknown.store(!documented, Ordering::SeqCst);
+    pub(crate) fn set_known(&self, known: bool) {
+        self.unknown.store(!known, Ordering::SeqCst);
     }
 }
 

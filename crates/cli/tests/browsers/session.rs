@@ -180,7 +180,7 @@ pub(crate) fn connection_of<'a>(connections: &'a [Connection], target: &str) -> 
     let all: Vec<&Connection> =
         connections.iter().filter(|connection| connection.requested(target)).collect();
     match all[..] {
-        [one] => one,
+        [only] => only,
         _ => {
             panic!("{target} was requested on {} connections: {}", all.len(), describe(connections))
         }

@@ -84,10 +84,10 @@ impl ClusterClients {
         }
     }
 
-    /// Where a node listens from now on; `None`: it is down, and no client is sent there.
+    /// Sets where a node listens from now on. With `None` it is down, and gets no clients.
     pub(crate) fn put(&self, node: usize, address: Option<SocketAddr>) {
         *self.slots[node].address.lock().unwrap() = address;
-        // Clients that were sent before may still come, and are passed on to the old place.
+        // Clients sent before may still connect, and are forwarded to the old address.
         if let Some(address) = address {
             self.recorders[node].forward_to(address);
         }
@@ -98,12 +98,12 @@ impl ClusterClients {
         *self.slots[node].address.lock().unwrap()
     }
 
-    /// Whether nobody is being served by a node.
+    /// Whether a node serves no client.
     pub(crate) fn is_idle(&self, node: usize) -> bool {
         self.slots[node].clients.load(Ordering::SeqCst) == 0
     }
 
-    /// Takes a place at a node that is up, at `node` if possible.
+    /// Enters a client at a node that is up, at `node` if possible.
     ///
     /// # Panics
     /// If none comes up.
@@ -168,11 +168,11 @@ impl ClusterClients {
 impl Client {
     async fn keep_sessions(&self, response: HttpResponse) {
         let mut sessions = response.sessions;
-        sessions.extend(response.exchange.close(TICKETS).await);
+        sessions.extend(response.exchange.close(TICKET_TIMEOUT).await);
         let mut kept = self.sessions.lock().unwrap();
         kept.extend(sessions);
-        // Young ones are left; old ones would come of keys that are gone.
-        let spare = kept.len().saturating_sub(SESSIONS);
+        // Keeps the newest sessions; the keys of old ones may be gone.
+        let spare = kept.len().saturating_sub(MAX_SESSIONS);
         kept.drain(..spare);
     }
 }
@@ -190,11 +190,11 @@ impl Drop for NodeClient<'_> {
     }
 }
 
-/// A request without a response after that is lost. Longer than `header_timeout`.
+/// A request without a response after this time is lost. Longer than `header_timeout`.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// For tickets that do not come with the response.
-const TICKETS: Duration = Duration::from_millis(250);
+/// How long to wait for tickets after the response.
+const TICKET_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How many sessions are kept for later.
-const SESSIONS: usize = 40;
+/// How many sessions a client keeps.
+const MAX_SESSIONS: usize = 40;

@@ -19,7 +19,7 @@ pub(crate) enum Kind {
     Shared,
     /// firstflight with a key file, and a local register in each process.
     Local,
-    /// firstflight with ticket keys of its process. Only among the peers of an audit.
+    /// firstflight with ticket keys in the process. Used only by the peers of an audit.
     #[allow(dead_code)]
     Alone,
     /// nginx with shared ticket keys.
@@ -104,7 +104,7 @@ impl Kind {
     }
 
     /// How long it takes until all nodes encrypt with a new key.
-    pub(crate) fn spread(self) -> Duration {
+    pub(crate) fn propagation_time(self) -> Duration {
         match self {
             // The new key is used when each node has it.
             Self::Shared => SharedKeys::PROPAGATION_DELAY + Duration::from_secs(2),
@@ -241,7 +241,7 @@ fn haproxy(
     command
 }
 
-/// Name, HMAC key and AES key, in the format of servers with OpenSSL.
+/// A random ticket key in OpenSSL's format: name, HMAC key and AES key.
 pub(crate) fn eighty_bytes() -> Vec<u8> {
     let mut bytes = [0; 80];
     let mut random = File::open("/dev/urandom").unwrap();

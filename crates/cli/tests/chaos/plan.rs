@@ -8,7 +8,7 @@ use std::time::Duration;
 pub(crate) struct Plan {
     /// Copies to send in each scenario.
     pub(crate) copies: u64,
-    /// Whether this is `make chaos`: all copies, everybody's servers, and the product's own
+    /// Whether this is `make chaos`: all copies, third-party servers, and the product's default
     /// settings.
     pub(crate) extended: bool,
     /// Directory for the table, in addition to standard output.
@@ -44,5 +44,5 @@ impl Plan {
     }
 }
 
-/// Those with a shared register.
+/// The number of scenarios with a shared register.
 const SCENARIOS: u64 = 26;

@@ -43,9 +43,9 @@ pub(crate) struct Flight {
 pub(crate) struct Counts {
     /// Requests of the honest client.
     pub(crate) honest: u64,
-    /// Those of them sent as early data.
+    /// Honest requests sent as early data.
     pub(crate) offered: u64,
-    /// Those of them with a response to early data.
+    /// Honest requests with a response to early data.
     pub(crate) accepted: u64,
     /// Requests without a response, even to a second attempt after 425, with the reason.
     pub(crate) lost: Vec<String>,
@@ -168,7 +168,8 @@ impl Run {
         self.flights_within(TEST_TIMEOUT, count, nodes).unwrap();
     }
 
-    /// The same with another timeout, because register and epochs may have to wait for a window.
+    /// Like [`Self::flights`] with another timeout, because register and epochs may have to wait
+    /// for a recording window.
     ///
     /// # Errors
     /// If early data is not accepted in time.
@@ -179,14 +180,14 @@ impl Run {
         nodes: &[usize],
     ) -> Result<(), String> {
         let started = Instant::now();
-        let mut taken = 0;
+        let mut accepted = 0;
         let mut node = nodes.iter().cycle();
-        while taken < count {
+        while accepted < count {
             let early = runtime().block_on(self.request(*node.next().unwrap()));
-            taken += usize::from(early);
+            accepted += usize::from(early);
             if started.elapsed() > timeout {
                 let name = self.name();
-                return Err(format!("{name}: early data accepted {taken} times of {count}"));
+                return Err(format!("{name}: early data accepted {accepted} times of {count}"));
             }
             if !early {
                 std::thread::sleep(Duration::from_millis(50));
@@ -215,16 +216,20 @@ impl Run {
                 .iter()
                 .filter_map(|node| Some((self.clients().address(*node)?, flight.bytes.clone())))
         });
-        // A library for HTTP/2 returns no request of a connection that has ended.
+        // HTTP/2 libraries drop the requests of a connection that has ended.
         let with_close = self.clients().kind.is_ours() && self.http() == Http::One;
-        self.count(runtime().block_on(resend(copies.take(count), AT_ONCE, with_close)));
+        self.count(runtime().block_on(resend(
+            copies.take(count),
+            MAX_CONCURRENT_COPIES,
+            with_close,
+        )));
     }
 
     /// Sends the remaining copies of the scenario to all nodes.
     pub(crate) fn remaining_copies(&self) {
         let sent = self.counts(|counts| counts.resent.sent);
-        let left = self.0.quota.saturating_sub(sent);
-        self.copies(left as f64 / self.0.quota as f64, &ALL);
+        let remaining = self.0.quota.saturating_sub(sent);
+        self.copies(remaining as f64 / self.0.quota as f64, &ALL);
     }
 
     /// Counts copies of one flight that the caller has sent.
@@ -236,25 +241,25 @@ impl Run {
     /// Sends honest requests, and copies of fresh flights, without a pause until the load is
     /// ended.
     pub(crate) fn background_load(&self) -> BackgroundLoad {
-        let over = Arc::<AtomicBool>::default();
+        let stop = Arc::<AtomicBool>::default();
         let honest = {
-            let (run, over) = (self.clone(), over.clone());
+            let (run, stop) = (self.clone(), stop.clone());
             runtime().spawn(async move {
                 for node in (0..NODES).cycle() {
-                    if over.load(Ordering::SeqCst) {
+                    if stop.load(Ordering::SeqCst) {
                         break;
                     }
                     run.request(node).await;
-                    sleep(PACE).await;
+                    sleep(HONEST_PAUSE).await;
                 }
             })
         };
         let attack = {
-            let (run, over) = (self.clone(), over.clone());
+            let (run, stop) = (self.clone(), stop.clone());
             let pause = LOAD_TIME.div_f64(run.0.quota as f64 / NODES as f64);
             runtime().spawn(async move {
                 for turn in 0.. {
-                    if over.load(Ordering::SeqCst) {
+                    if stop.load(Ordering::SeqCst) {
                         break;
                     }
                     run.attack(turn).await;
@@ -262,14 +267,15 @@ impl Run {
                 }
             })
         };
-        BackgroundLoad { run: self.clone(), over, tasks: vec![honest, attack] }
+        BackgroundLoad { run: self.clone(), stop, tasks: vec![honest, attack] }
     }
 
     /// Sends a copy of a fresh flight to all nodes at once.
     async fn attack(&self, turn: usize) {
         let flight = {
             let flights = self.0.flights.lock().unwrap();
-            let fresh = flights.partition_point(|flight| flight.captured.elapsed() > FRESH);
+            let fresh =
+                flights.partition_point(|flight| flight.captured.elapsed() > MAX_FLIGHT_AGE);
             let fresh = &flights[fresh..];
             (!fresh.is_empty()).then(|| fresh[turn % fresh.len()].clone())
         };
@@ -280,10 +286,10 @@ impl Run {
     }
 }
 
-/// Continues in the background until it is ended.
+/// Load in the background, until [`Self::end`].
 pub(crate) struct BackgroundLoad {
     run: Run,
-    over: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -309,7 +315,7 @@ impl BackgroundLoad {
 
     /// Ends it. Requests in flight are finished.
     pub(crate) fn end(mut self) {
-        self.over.store(true, Ordering::SeqCst);
+        self.stop.store(true, Ordering::SeqCst);
         runtime().block_on(async {
             for task in self.tasks.drain(..) {
                 task.await.unwrap();
@@ -319,20 +325,20 @@ impl BackgroundLoad {
 }
 
 impl Drop for BackgroundLoad {
-    /// Where the scenario has failed, nothing of it goes on.
+    /// Stops the load also when the scenario has failed.
     fn drop(&mut self) {
-        self.over.store(true, Ordering::SeqCst);
+        self.stop.store(true, Ordering::SeqCst);
     }
 }
 
 /// Maximum number of concurrent copies.
-const AT_ONCE: usize = 64;
+const MAX_CONCURRENT_COPIES: usize = 64;
 
 /// The pause between honest requests of a background load.
-const PACE: Duration = Duration::from_millis(40);
+const HONEST_PAUSE: Duration = Duration::from_millis(40);
 
 /// The length of a background load that sends all copies of a scenario.
 const LOAD_TIME: Duration = Duration::from_secs(60);
 
 /// Older flights are stale at each node, so a background load does not copy them.
-const FRESH: Duration = Duration::from_secs(25);
+const MAX_FLIGHT_AGE: Duration = Duration::from_secs(25);

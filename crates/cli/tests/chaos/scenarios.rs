@@ -1,4 +1,4 @@
-//! The scenarios, a function each, and what each of them is run on.
+//! The list of all scenarios.
 
 mod clocks;
 mod copies;
@@ -18,7 +18,7 @@ use crate::run::Run;
 pub(crate) struct Scenario {
     /// The test's name.
     pub(crate) name: &'static str,
-    /// Whether `make chaos` alone runs it.
+    /// Whether only `make chaos` runs it.
     pub(crate) only_extended: bool,
     number: usize,
     run: fn(&Plan) -> Vec<Row>,

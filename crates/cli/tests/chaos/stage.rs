@@ -1,4 +1,4 @@
-//! A cluster with a store: what a scenario plays on.
+//! A cluster with a store, on which a scenario runs.
 
 use std::process::Command;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::link::Link;
 use crate::plan::Plan;
 use crate::run::Run;
 
-/// How far clocks are off, as faketime has it.
+/// The offsets of the nodes' clocks, in the format of faketime.
 pub(crate) type Clocks = [Option<&'static str>; NODES];
 
-/// What a scenario's cluster goes by.
+/// The settings of a scenario's cluster.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     /// How far a ticket's age may be off.
@@ -26,38 +26,39 @@ pub(crate) struct Setup {
     pub(crate) clock_margin: Duration,
     /// The nodes' clocks.
     pub(crate) clocks: Clocks,
-    /// The nodes that take early data, for which a scenario waits.
-    pub(crate) takers: &'static [usize],
-    /// More of the section `[tickets]`.
+    /// The nodes that accept early data; a scenario waits until they do.
+    pub(crate) early_data_nodes: &'static [usize],
+    /// Further settings of `[tickets]`.
     pub(crate) tickets: &'static str,
 }
 
 impl Setup {
-    /// The product's own: a window of 47 s, or 52 s with sentinels.
-    pub(crate) const OWN: Self = Self {
+    /// The defaults of the product: a recording window of 47 s, or 52 s with sentinels.
+    pub(crate) const DEFAULT: Self = Self {
         freshness: Duration::from_secs(10),
         clock_margin: Duration::from_secs(6),
         clocks: [None; NODES],
-        takers: &ALL,
+        early_data_nodes: &ALL,
         tickets: "",
     };
 
-    /// Flights stay fresh as long, and the window is 20 s shorter.
-    pub(crate) const TIGHT: Self = Self { clock_margin: Duration::from_secs(1), ..Self::OWN };
+    /// The same freshness, with a recording window that is 20 s shorter.
+    pub(crate) const TIGHT: Self = Self { clock_margin: Duration::from_secs(1), ..Self::DEFAULT };
 
-    /// The product's own where there is time.
+    /// [`Self::DEFAULT`] in an extended run, otherwise [`Self::TIGHT`].
     pub(crate) fn of(plan: &Plan) -> Self {
-        if plan.extended { Self::OWN } else { Self::TIGHT }
+        if plan.extended { Self::DEFAULT } else { Self::TIGHT }
     }
 }
 
-/// Three nodes, and a store that each of them reaches by a pipe of its own.
+/// Three nodes, and a store that each of them reaches over a separate link.
 pub(crate) struct Stage {
     /// The nodes.
     pub(crate) cluster: Cluster,
-    /// What is counted.
+    /// The requests, the copies and their counts.
     pub(crate) run: Run,
-    /// From each node to the store; none where the store itself says where its masters are.
+    /// The link from each node to the store. Empty if the store announces the addresses of its
+    /// masters.
     pub(crate) links: Vec<Link>,
     /// The store.
     pub(crate) store: Store,
@@ -65,7 +66,7 @@ pub(crate) struct Stage {
 
 /// The store's processes.
 pub(crate) enum Store {
-    /// One.
+    /// A single process.
     Single(StoreProcess),
     /// A master, a replica and three sentinels.
     Sentinels(Sentinels),
@@ -74,7 +75,7 @@ pub(crate) enum Store {
 }
 
 impl Stage {
-    /// One store process. Returns when the nodes take early data.
+    /// One store process. Returns when the nodes accept early data.
     pub(crate) fn single(name: &'static str, plan: &Plan, setup: &Setup) -> Self {
         let store = StoreProcess::redis(StoreListen::Tcp);
         let links: Vec<_> = ALL.iter().map(|_| Link::to(store.tcp().1)).collect();
@@ -86,7 +87,7 @@ impl Stage {
     /// A master and a replica, watched by sentinels; `more` is for the section `[store]`.
     pub(crate) fn sentinels(name: &'static str, plan: &Plan, more: &str) -> Self {
         let store = Sentinels::start();
-        // A machine as busy as in a test run must not look like a master that is gone.
+        // On a machine that is busy with tests, a slow master must not seem to be down.
         tell_sentinels(&store, "down-after-milliseconds", 3000);
         let urls = urls(&store.addresses());
         let url = format!("{urls}mode = \"sentinel\"\nmaster = \"{MASTER_NAME}\"\n{more}");
@@ -111,15 +112,15 @@ impl Stage {
         }
     }
 
-    /// Sends what is left of the copies, and counts. One of these reasons has to stand in the
-    /// logs: else nothing has gone wrong, and the scenario says nothing.
+    /// Sends the remaining copies, and evaluates the run. One of these reasons has to be in the
+    /// logs: otherwise the fault had no effect, and the scenario proves nothing.
     pub(crate) fn end(self, reasons: &[&str]) -> Row {
         self.run.remaining_copies();
         let stderr = self.cluster.stderr();
         let (log, complete_logs) = self.cluster.stop();
         let mut row = evaluate(&self.run, &log, complete_logs);
         let found =
-            reasons.iter().any(|wanted| row.reasons.keys().any(|had| had.ends_with(wanted)));
+            reasons.iter().any(|reason| row.reasons.keys().any(|logged| logged.ends_with(reason)));
         if !found && !reasons.is_empty() {
             row.faults.push(format!("none of {reasons:?} came about: {:?}", row.reasons));
         }
@@ -140,7 +141,7 @@ pub(crate) fn tell_sentinels(store: &Sentinels, setting: &str, value: u32) {
     }
 }
 
-/// A cluster of ours with a shared register, once it takes early data.
+/// Starts a cluster of our server with a shared register, and waits until it accepts early data.
 fn start(
     name: &'static str,
     plan: &Plan,
@@ -156,7 +157,7 @@ fn start(
         early_data: true,
     };
     let cluster = Cluster::start(Kind::Shared, setup.clocks, settings);
-    cluster.warm_up(WINDOW, setup.takers);
+    cluster.warm_up(EARLY_DATA_TIMEOUT, setup.early_data_nodes);
     let run = Run::new(&cluster.clients, name, plan.copies);
     (cluster, run)
 }
@@ -167,5 +168,5 @@ fn urls(addresses: &[(String, u16)]) -> String {
     format!("url = [{}]\n", urls.join(", "))
 }
 
-/// For a recording window, and a busy machine.
-pub(crate) const WINDOW: Duration = Duration::from_secs(120);
+/// How long nodes may refuse early data: longer than a recording window, on a busy machine.
+pub(crate) const EARLY_DATA_TIMEOUT: Duration = Duration::from_secs(120);

@@ -19,7 +19,7 @@ honest: requests of the honest client; lost: without a response; errors: with an
 425: told Too Early, because the attacker let a copy overtake the flight, and sent again
 early: share of honest early data that was taken\n";
 
-/// Prints what was counted, and writes it where the plan says.
+/// Prints the table, and writes it to the results directory of the plan.
 pub(crate) fn publish(plan: &Plan) {
     let mut rows = ROWS.lock().unwrap().clone();
     rows.sort_by_key(|(number, _)| *number);
@@ -39,13 +39,13 @@ pub(crate) fn publish(plan: &Plan) {
     }
 }
 
-/// When and by which programs.
+/// The date, the machine and the versions of the programs.
 fn about() -> Vec<String> {
-    let stderr = |program: &str, arguments: &[&str]| {
+    let version = |program: &str, arguments: &[&str]| {
         let output = Command::new(program_path(program)).args(arguments).output().ok()?;
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text).into_owned();
-        // Names and numbers; how it was built says little here.
+        // The name and the version, without build options.
         Some(text.lines().next()?.split_whitespace().take(3).collect::<Vec<_>>().join(" "))
     };
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
@@ -58,7 +58,7 @@ fn about() -> Vec<String> {
         ("haproxy", &["-v"]),
     ];
     let mut about: Vec<_> =
-        commands.iter().filter_map(|(program, arguments)| stderr(program, arguments)).collect();
+        commands.iter().filter_map(|(program, arguments)| version(program, arguments)).collect();
     about.push(format!("{cores} cores"));
     about
 }

@@ -1,15 +1,14 @@
-//! Files of attacks: names, what must become of them, and their bytes. The files say how they are
-//! read.
+//! Files of attacks: names, expected outcomes, and bytes. The files document their format.
 
 /// One case.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) name: String,
-    /// What stands behind `=>`.
+    /// The text after `=>`.
     pub(crate) expected: String,
-    /// What stands behind `=3>`.
-    pub(crate) expected3: Option<String>,
-    /// The lines of the case, escapes and all.
+    /// The text after `=3>`.
+    pub(crate) expected_http3: Option<String>,
+    /// The lines of the case, with their escapes.
     pub(crate) lines: Vec<String>,
 }
 
@@ -24,39 +23,39 @@ pub(crate) fn cases(text: &str) -> Vec<Case> {
             let case = Case {
                 name: name.to_owned(),
                 expected: String::new(),
-                expected3: None,
+                expected_http3: None,
                 lines: Vec::new(),
             };
             cases.push(case);
         } else if let Some(expected) = line.strip_prefix("=> ") {
             cases.last_mut().unwrap().expected = expected.to_owned();
         } else if let Some(expected) = line.strip_prefix("=3> ") {
-            cases.last_mut().unwrap().expected3 = Some(expected.to_owned());
+            cases.last_mut().unwrap().expected_http3 = Some(expected.to_owned());
         } else {
             cases.last_mut().unwrap().lines.push(line.to_owned());
         }
     }
     for case in &cases {
-        assert!(!case.expected.is_empty(), "{}: what must become of it?", case.name);
+        assert!(!case.expected.is_empty(), "{}: no expectation", case.name);
     }
     cases
 }
 
-/// The bytes that a text with escapes stands for.
+/// Decodes a text with escapes.
 ///
 /// # Panics
-/// If an escape is none.
+/// If an escape is invalid.
 pub(crate) fn bytes(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
-        let (taken, meant) = match first {
+        let (length, decoded) = match first {
             '\\' => escape(&rest[1..]),
             '{' => repeated(&rest[1..]),
             _ => (0, first.to_string().into_bytes()),
         };
-        bytes.extend(meant);
-        rest = &rest[first.len_utf8() + taken..];
+        bytes.extend(decoded);
+        rest = &rest[first.len_utf8() + length..];
     }
     bytes
 }

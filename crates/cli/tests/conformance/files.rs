@@ -22,14 +22,15 @@ pub(crate) fn traversal() {
     let site = site();
     create_files(site.path());
     let server = Serve::files(site.path(), &["--header-timeout", "5s"]);
-    let (one, two) = (Dialer::new(&server, "http/1.1"), Dialer::new(&server, "h2"));
+    let (http1, http2_dialer) = (Dialer::new(&server, "http/1.1"), Dialer::new(&server, "h2"));
     let cases = corpus::cases(TARGETS);
     let mut wrong = Vec::new();
     for case in &cases {
         let target = bytes(&case.lines.concat());
-        for (protocol, response) in
-            [("HTTP/1.1", http1_response(&one, &target)), ("HTTP/2", http2_response(&two, &target))]
-        {
+        for (protocol, response) in [
+            ("HTTP/1.1", http1_response(&http1, &target)),
+            ("HTTP/2", http2_response(&http2_dialer, &target)),
+        ] {
             let page = response.contains(PAGE.trim());
             let good = match case.expected.as_str() {
                 "page" => page,
@@ -37,12 +38,11 @@ pub(crate) fn traversal() {
                 "inside" => true,
                 other => panic!("{}: {other}", case.name),
             };
-            // The way out by a whole address is one of HTTP/1.1 alone; a fragment is none in
-            // HTTP/2.
-            let found =
+            // HTTP/2 has neither absolute-form targets nor fragments.
+            let is_valid =
                 protocol == "HTTP/1.1" || target.starts_with(b"/") && !target.contains(&b'#');
             let out = ["what lies outside", "root:", "PATH=", "the secret"];
-            if found && !good || out.iter().any(|secret| response.contains(secret)) {
+            if is_valid && !good || out.iter().any(|secret| response.contains(secret)) {
                 wrong.push(format!("{}, {protocol}: {response}", case.name));
             }
         }
@@ -63,7 +63,7 @@ pub(crate) fn methods() {
         let request = format!(
             "{method} /index.html HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nCookie: secret\r\n\r\n"
         );
-        let response = say(&dialer, request.as_bytes());
+        let response = send(&dialer, request.as_bytes());
         let good = match method {
             "GET" => response.starts_with("HTTP/1.1 200") && response.ends_with(PAGE),
             "HEAD" => response.starts_with("HTTP/1.1 200") && response.ends_with("\r\n\r\n"),
@@ -116,7 +116,7 @@ pub(crate) fn ranges() {
         let request = format!(
             "GET /large HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nRange: bytes={range}\r\n\r\n"
         );
-        let response = say(&dialer, request.as_bytes());
+        let response = send(&dialer, request.as_bytes());
         let status = response.get(9..12).unwrap_or_default();
         let length = response.split_once("\r\n\r\n").map_or(0, |(_, body)| body.len());
         // The response must not be longer than the file with the heads of its parts.
@@ -146,10 +146,10 @@ fn create_files(dir: &Path) {
 fn http1_response(dialer: &Dialer, target: &[u8]) -> String {
     let head =
         [b"GET ", target, b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"].concat();
-    say(dialer, &head)
+    send(dialer, &head)
 }
 
-fn say(dialer: &Dialer, request: &[u8]) -> String {
+fn send(dialer: &Dialer, request: &[u8]) -> String {
     let mut wire = dialer.connect().unwrap();
     let _ = wire.send(request);
     String::from_utf8_lossy(&wire.read_to_end()).into_owned()
@@ -167,13 +167,13 @@ fn http2_response(dialer: &Dialer, target: &[u8]) -> String {
         fields.iter().flat_map(|(name, value)| http2::field(name, value)).collect();
     let mut wire = dialer.connect().unwrap();
     let _ = wire.send(&[hello(&[]), frame(HEADERS, END_HEADERS | END_STREAM, 1, &block)].concat());
-    let over = |bytes: &[u8]| {
+    let is_complete = |bytes: &[u8]| {
         let frames = http2::frames(bytes);
         frames.iter().any(|frame| frame.ends(1) || frame.kind == http2::GOAWAY)
     };
-    let came = wire.read_until(over);
+    let received = wire.read_until(is_complete);
     let mut response = String::new();
-    for frame in http2::frames(&came).iter().filter(|frame| frame.stream == 1) {
+    for frame in http2::frames(&received).iter().filter(|frame| frame.stream == 1) {
         match frame.kind {
             HEADERS => response += &format!("{:?} ", http2::status(frame.payload)),
             http2::DATA => response += &String::from_utf8_lossy(frame.payload),

@@ -70,17 +70,17 @@ fn fetch(dialer: &Dialer) -> Result<(), String> {
     }
 }
 
-/// What a process has used.
+/// The resources that a process has used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usage {
-    /// KiB in memory now, and at most so far.
+    /// Resident memory in KiB: now, and the maximum so far.
     pub(crate) memory: u64,
     pub(crate) peak: u64,
-    /// On processors so far.
+    /// Processor time so far.
     pub(crate) cpu: Duration,
 }
 
-/// What a server has used by now.
+/// Reads the resources that a server has used so far.
 pub(crate) fn usage(server: &Serve) -> Usage {
     let status = fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
     let number = |name: &str| {

@@ -108,7 +108,7 @@ impl Frame<'_> {
     }
 }
 
-/// The complete frames in bytes of a server.
+/// The complete frames in bytes that a server sent.
 pub(crate) fn frames(mut bytes: &[u8]) -> Vec<Frame<'_>> {
     let mut frames = Vec::new();
     while bytes.len() >= 9 {
@@ -122,8 +122,8 @@ pub(crate) fn frames(mut bytes: &[u8]) -> Vec<Frame<'_>> {
     frames
 }
 
-/// The status of a response's block, where it is one of the static table or a plain literal, as it
-/// is in what a server sends first.
+/// The status in a response's header block, if it is an entry of the static table or a literal, as
+/// in the first response of a connection.
 pub(crate) fn status(block: &[u8]) -> Option<u16> {
     // A change of the table's size may come first.
     let start = block.iter().position(|byte| byte & 0xe0 != 0x20)?;

@@ -30,7 +30,7 @@ const CANCEL: [u8; 4] = 8u32.to_be_bytes();
 const MAX_WINDOW: [u8; 4] = 0x7fff_ffff_u32.to_be_bytes();
 const ONE: [u8; 4] = 1u32.to_be_bytes();
 
-/// Streams for the n-th round of so many.
+/// The stream ids of a round, with `each` streams in each round.
 fn streams(round: u32, each: u32) -> impl Iterator<Item = u32> {
     (0..each).map(move |number| (round * each + number) * 2 + 1)
 }
@@ -124,7 +124,7 @@ const FLOODS: [Flood; 20] = [
         reads: true,
         settings: &[],
         round: |n| {
-            // 4 KB once, and then a byte for each of them.
+            // A field of 4 KB enters the dynamic table, and then each byte refers to it.
             let block = match n {
                 0 => [request("GET", "/"), indexed_field("a", &[b'b'; 4000])].concat(),
                 _ => [request("GET", "/"), vec![0xbe; 16000]].concat(),
@@ -272,8 +272,8 @@ impl Flood {
         }
     }
 
-    /// Sends until the server has had enough, or it is enough for the test; bytes sent, and how the
-    /// server ended it.
+    /// Sends until the server ends the connection, or up to a limit. Returns the number of bytes
+    /// sent, and how the server ended the connection.
     fn send(&self, dialer: &Dialer) -> (usize, Option<String>) {
         // Without reading, the buffers of both sides fill before the server stops.
         let max = match (table::is_long(), self.reads) {
@@ -282,7 +282,7 @@ impl Flood {
             (_, false) => 1 << 30,
         };
         let mut wire = dialer.connect().unwrap();
-        let (mut sent, mut came) = (0, Vec::new());
+        let (mut sent, mut received) = (0, Vec::new());
         let mut next = hello(self.settings);
         for round in 0.. {
             next.extend((self.round)(round));
@@ -292,9 +292,9 @@ impl Flood {
             sent += next.len();
             next.clear();
             if self.reads {
-                let state = wire.take(&mut came);
-                // The last words are enough to know.
-                came.drain(..whole(&came));
+                let state = wire.take(&mut received);
+                // Only a GOAWAY is of interest.
+                received.drain(..before_goaway(&received));
                 if state == State::Closed {
                     break;
                 }
@@ -306,8 +306,8 @@ impl Flood {
         if sent > max && self.reads && has_processed(&mut wire) {
             return (sent, None);
         }
-        wire.take(&mut came);
-        (sent, Some(goaway_text(&came)))
+        wire.take(&mut received);
+        (sent, Some(goaway_text(&received)))
     }
 }
 
@@ -319,11 +319,11 @@ fn has_processed(wire: &mut Wire) -> bool {
     wire.send(&last).is_ok() && is_there(&wire.read_until(is_there))
 }
 
-/// Bytes of frames that are whole and no GOAWAY.
-fn whole(bytes: &[u8]) -> usize {
+/// The length of the complete frames before a GOAWAY.
+fn before_goaway(bytes: &[u8]) -> usize {
     let frames = frames(bytes);
-    let third_party = frames.iter().take_while(|frame| frame.kind != GOAWAY);
-    third_party.map(|frame| 9 + frame.payload.len()).sum()
+    let others = frames.iter().take_while(|frame| frame.kind != GOAWAY);
+    others.map(|frame| 9 + frame.payload.len()).sum()
 }
 
 /// Describes a GOAWAY.

@@ -82,8 +82,8 @@ impl Client {
         })
     }
 
-    /// A connection whose handshake runs, if there is a session for early data; and whether the
-    /// server has accepted that, once it is known.
+    /// A connection during its handshake, if there is a session with early data, and a future that
+    /// tells whether the server has accepted it.
     fn connect_early(&self) -> Option<(Link, quinn::ZeroRttAccepted)> {
         self.wait(async {
             let (endpoint, connecting) = self.open();
@@ -93,7 +93,7 @@ impl Client {
     }
 
     fn open(&self) -> (Endpoint, quinn::Connecting) {
-        // Within the runtime, which is what `wait` is for.
+        // Must be called within the runtime, by `wait`.
         let local: SocketAddr = (Ipv4Addr::LOCALHOST, 0).into();
         let socket = std::net::UdpSocket::bind(local).unwrap();
         let runtime = Arc::new(quinn::TokioRuntime);
@@ -102,8 +102,8 @@ impl Client {
         (endpoint, connecting.unwrap())
     }
 
-    /// Sends one request on a connection of its own, as early data if the client does that; whether
-    /// the status was 200.
+    /// Sends one request on a new connection, as early data if the client does that. Returns
+    /// whether the status was 200.
     pub(crate) fn request(&self, fields: &[Field], body: &[Vec<u8>], trailers: &[Field]) -> bool {
         let mut bytes = frame(HEADERS, &block(fields));
         for data in body {
@@ -113,20 +113,20 @@ impl Client {
             bytes.extend(frame(HEADERS, &block(trailers)));
         }
         if !self.early {
-            return self.say(&self.connect(), &bytes);
+            return self.send(&self.connect(), &bytes);
         }
         let Some((link, accepted)) = self.connect_early() else {
-            // A ticket comes with the first response at the latest. The request is one that no
-            // upstream sees.
-            self.say(&self.connect(), &frame(HEADERS, &get("*")));
+            // A ticket comes with the first response at the latest. The proxy does not forward
+            // this request.
+            self.send(&self.connect(), &frame(HEADERS, &get("*")));
             return self.request(fields, body, trailers);
         };
-        let served = self.say(&link, &bytes);
+        let served = self.send(&link, &bytes);
         assert!(self.wait(accepted), "the server refuses early data");
         served
     }
 
-    fn say(&self, link: &Link, bytes: &[u8]) -> bool {
+    fn send(&self, link: &Link, bytes: &[u8]) -> bool {
         self.wait(async {
             let (mut send, mut recv) = link.connection.open_bi().await.unwrap();
             // The server may stop either direction.
@@ -165,7 +165,7 @@ pub(crate) fn varint(value: u64) -> Vec<u8> {
     }
 }
 
-/// A block of fields, all literal (RFC 9204 section 4.5.6).
+/// A header block, with all fields literal (RFC 9204 section 4.5.6).
 pub(crate) fn block(fields: &[(impl AsRef<[u8]>, impl AsRef<[u8]>)]) -> Vec<u8> {
     let mut block = vec![0, 0];
     for (name, value) in fields {
@@ -183,7 +183,7 @@ pub(crate) fn get(path: &str) -> Vec<u8> {
     block(&[(":method", "GET"), (":scheme", "https"), (":authority", "localhost"), (":path", path)])
 }
 
-/// Whether a response's last head says 200, by the static table (RFC 9204 appendix A).
+/// Whether a response's last head has the status 200, in the static table (RFC 9204 appendix A).
 fn is_ok(mut response: &[u8]) -> bool {
     let mut ok = false;
     while let Some((kind, rest)) = number(response) {

@@ -49,10 +49,10 @@ fn run(what: &'static str, must_end: bool, flood: Flood) -> Result<(), String> {
     let link = client.connect();
     let sent = flood(&client, &link);
     // A server that did not end the connection responds to this request.
-    let goes_on = client.wait(async { responses(&link).await });
+    let keeps_serving = client.wait(async { responses(&link).await });
     let end = link.connection.close_reason().map(|reason| reason.to_string());
     let report = honest_client.end();
-    let honest3 = client.request(&plain(), &[], &[]);
+    let honest_http3 = client.request(&plain(), &[], &[]);
     let after = usage(&server);
     let memory = after.peak.saturating_sub(before.memory);
     table::attack(Attack {
@@ -67,9 +67,9 @@ fn run(what: &'static str, must_end: bool, flood: Flood) -> Result<(), String> {
     });
     match () {
         () if !report.failed.is_empty() => Err(format!("honest clients: {:?}", report.failed)),
-        () if !honest3 => Err("an honest client over HTTP/3 is not served".to_owned()),
+        () if !honest_http3 => Err("an honest client over HTTP/3 is not served".to_owned()),
         () if memory > MAX_MEMORY_KIB => Err(format!("{memory} KiB of memory")),
-        () if must_end && goes_on => Err("the server goes on".to_owned()),
+        () if must_end && keeps_serving => Err("the server goes on".to_owned()),
         () => Ok(()),
     }
 }
@@ -131,14 +131,14 @@ fn cancelled(client: &Client, link: &Link) -> usize {
     })
 }
 
-/// Requests, each with this behind its own fields.
+/// Sends requests with these encoded fields appended to their own.
 fn with_fields(client: &Client, link: &Link, fields: &[u8]) -> usize {
     let request = frame(HEADERS, &[&get("/index.html"), fields].concat());
     let rounds = rounds() / 50;
     client.wait(async {
         for _ in 0..rounds {
             let Ok((mut send, mut recv)) = link.connection.open_bi().await else { break };
-            // Refused for its size, or executed.
+            // The server refuses the request for its size, or executes it.
             let _ = send.write_all(&request).await;
             let _ = send.finish();
             let _ = recv.read_to_end(1 << 20).await;
@@ -147,7 +147,7 @@ fn with_fields(client: &Client, link: &Link, fields: &[u8]) -> usize {
     rounds * request.len()
 }
 
-/// The longest entry of the static table, a byte or two each (RFC 9204 appendix A, 85).
+/// Refers to the longest entry of the static table with two bytes (RFC 9204 appendix A, index 85).
 fn static_fields(client: &Client, link: &Link) -> usize {
     let mut field = Vec::new();
     integer(&mut field, 6, 0xc0, 85);
@@ -174,7 +174,7 @@ fn dynamic_table(client: &Client, link: &Link) -> usize {
             let _ = stream.write_all(&bytes).await;
             let _ = stream.finish();
         }
-        // Either it ends the connection, or it never reads them.
+        // The server either ends the connection, or never reads the instructions.
         let block = [&get("/index.html")[2..]].concat();
         let request = frame(HEADERS, &[&[2, 0], &block[..], &[0x80]].concat());
         if let Ok((mut send, mut recv)) = link.connection.open_bi().await {
@@ -207,14 +207,14 @@ fn on_control(client: &Client, link: &Link, bytes: &[u8], times: usize) -> usize
     bytes.len() * times
 }
 
-/// RFC 9114 section 6.2.3: they are not read, and may be any number.
+/// RFC 9114 section 6.2.3: streams of unknown types are not read, and may be of any number.
 fn unknown_streams(client: &Client, link: &Link) -> usize {
     let bytes = [varint(0x21), vec![0; 100]].concat();
     client.wait(async {
         for _ in 0..rounds() {
             let opening =
                 tokio::time::timeout(std::time::Duration::from_secs(2), link.connection.open_uni());
-            // A server need not let more of them in.
+            // The server need not allow more streams.
             let Ok(Ok(mut stream)) = opening.await else { break };
             let _ = stream.write_all(&bytes).await;
             let _ = stream.finish();

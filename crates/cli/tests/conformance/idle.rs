@@ -1,5 +1,4 @@
-//! Many connections that do nothing: what each costs in memory, and that others are served beside
-//! them.
+//! Many idle connections: the memory that each needs, and that other clients are still served.
 
 use std::fs::{self, File};
 use std::net::TcpStream;
@@ -13,53 +12,53 @@ use crate::running::{PROGRAM, Running, Serve, site, text, until};
 use crate::table;
 use crate::wire::Dialer;
 
-/// The protocols, and the KiB that an idle connection may cost: in the long form, where those of the
-/// last second have not given memory back, and in the short form, where nothing is optimised and none
-/// has. The figures are in the table.
+/// The protocols, and the KiB that an idle connection may cost: in the long form, where connections
+/// of the last second still have their buffers, and in the short form, where nothing is optimised
+/// and all connections still have them. The table shows the measured values.
 const MAX_KIB: [(&str, u64, u64); 2] = [("http/1.1", 16, 28), ("h2", 32, 44)];
 
-/// What the allocator and later requests may keep, however few connections there were.
+/// What the allocator and later requests may keep, regardless of the number of connections.
 const SPARE_KIB: u64 = 1024;
 
-/// As many as the default limit lets in, but for the honest clients' places; a few of them in the
-/// short form.
+/// As many connections as the default limit allows beside the honest clients; fewer in the short
+/// form.
 pub(crate) fn connections() {
-    let wanted = if table::is_long() { 9_900 } else { 300 };
-    allow(wanted + 1000);
+    let count = if table::is_long() { 9_900 } else { 300 };
+    allow_open_files(count + 1000);
     for (protocol, long, short) in MAX_KIB {
         let max_kib = if table::is_long() { long } else { short };
         let site = site();
         let server = Serve::files(site.path(), &["--idle-timeout", "1h"]);
         let dialer = Dialer::new(&server, protocol);
-        // What the first connections alone bring into memory is nobody's in particular.
+        // Memory that only the first connections add does not count.
         let mut kept: Vec<_> = (0..10).map(|_| idle(&dialer, protocol)).collect();
         let before = usage(&server);
-        kept.extend((0..wanted).map(|_| idle(&dialer, protocol)));
+        kept.extend((0..count).map(|_| idle(&dialer, protocol)));
         let grown = || usage(&server).memory.saturating_sub(before.memory);
         let memory = grown();
         let report = HonestClient::start(&server).end();
         let cpu = idle_cpu(&server);
-        let each = memory as f64 / wanted as f64;
+        let each = memory as f64 / count as f64;
         table::figure(
             &format!("idle connections, {protocol}"),
-            format!("{wanted}: {each:.1} KiB each; CPU in the second after: {cpu:.2} s"),
+            format!("{count}: {each:.1} KiB each; CPU in the second after: {cpu:.2} s"),
         );
         assert!(report.failed.is_empty() && report.served > 0, "{report:?}");
-        assert!(memory < max_kib * wanted, "{each:.1} KiB for each idle connection");
+        assert!(memory < max_kib * count, "{each:.1} KiB for each idle connection");
         drop(kept);
         let allowed = memory / 2 + SPARE_KIB;
         assert!(until(|| grown() < allowed), "{} of {memory} KiB kept", grown());
     }
 }
 
-/// The KiB that an idle HTTP/1.1 connection may cost that has given its buffers back. With them it
-/// costs 20, where nothing is optimised.
+/// The KiB that an idle HTTP/1.1 connection may cost without its buffers. With them it costs 20,
+/// where nothing is optimised.
 const MAX_KIB_WITHOUT_BUFFERS: u64 = 14;
 
-/// Idle HTTP/1.1 connections give their buffers back, which later ones use.
+/// Idle HTTP/1.1 connections free their buffers, which later connections use.
 pub(crate) fn buffers() {
     const BATCH: u64 = 200;
-    allow(10 * BATCH);
+    allow_open_files(10 * BATCH);
     let site = site();
     let server = Serve::files(site.path(), &["--idle-timeout", "1h"]);
     let dialer = Dialer::new(&server, "http/1.1");
@@ -72,17 +71,18 @@ pub(crate) fn buffers() {
     let first = batch();
     let later: Vec<_> = (0..6)
         .map(|_| {
-            // They count as idle after a second. On a slow machine some of a batch do so before its end.
+            // Connections count as idle after a second, on a slow machine even before their batch
+            // is complete.
             std::thread::sleep(std::time::Duration::from_millis(1500));
             batch()
         })
         .collect();
-    let least = later.iter().min().unwrap();
+    let smallest = later.iter().min().unwrap();
     table::figure("memory of 200 connections, KiB", format!("first {first}, later {later:?}"));
-    assert!(*least < MAX_KIB_WITHOUT_BUFFERS * BATCH, "{first} KiB for {BATCH}, then {later:?}");
+    assert!(*smallest < MAX_KIB_WITHOUT_BUFFERS * BATCH, "{first} KiB for {BATCH}, then {later:?}");
 }
 
-/// The default limit of connections is above what systems allow in files at first.
+/// The server raises its soft limit of open files, which is usually below its limit of connections.
 pub(crate) fn open_files() {
     let site = site();
     let (stderr, root) = (site.path().join("stderr"), site.path().join("root"));
@@ -102,8 +102,8 @@ pub(crate) fn open_files() {
     assert_eq!(numbers[0], numbers[1], "{line}");
 }
 
-/// A connection after its first request. Its TLS is forgotten on the client's side, so that ten
-/// thousand cost little here.
+/// A connection after its first request, without the client's TLS state, so that ten thousand need
+/// little memory here.
 fn idle(dialer: &Dialer, protocol: &str) -> TcpStream {
     let mut wire = dialer.connect().unwrap();
     match protocol {
@@ -125,8 +125,8 @@ fn idle_cpu(server: &Serve) -> f64 {
     table::seconds(usage(server).cpu.saturating_sub(before))
 }
 
-/// Files that this process, and the server that it starts, may have open.
-fn allow(files: u64) {
+/// Lets this process, and servers that it starts, have this many open files.
+fn allow_open_files(files: u64) {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     assert!(hard >= files, "{files} open files are needed, {hard} allowed; raise `ulimit -Hn`");
     setrlimit(Resource::RLIMIT_NOFILE, soft.max(files), hard).unwrap();

@@ -14,7 +14,7 @@ use crate::running::{PROGRAM, Running, Serve, fetch, firstflight, run, site, tex
 use crate::table;
 use crate::wire::Dialer;
 
-/// The program logs all that it can, and does all that involves secrets.
+/// Searches the logs of a server that uses all kinds of secrets and logs at all levels.
 pub(crate) fn logs() {
     let site = site();
     let (dir, keys) = (site.path(), site.path().join("ticket.keys"));
@@ -39,7 +39,7 @@ pub(crate) fn logs() {
     server.stop();
     let logged = [fs::read(&stderr).unwrap(), fs::read(&log).unwrap()].concat();
     let trace = String::from_utf8_lossy(&logged).contains("TRACE");
-    assert!(trace, "the log is to be one of all levels: {}", text(&stderr));
+    assert!(trace, "the log lacks a level: {}", text(&stderr));
     let mut found = Vec::new();
     let mut searched = 0;
     for (what, secret) in secrets(&signed.signing_key.serialize_der(), &text(&keys)) {
@@ -57,54 +57,53 @@ pub(crate) fn logs() {
     assert!(found.is_empty(), "{found:?}");
 }
 
-/// A process that is killed leaves no memory behind, and none that runs as the same user may look
-/// into it.
+/// An aborted process leaves no core dump, and other processes of its user cannot read its memory.
 pub(crate) fn core_dumps() {
     let site = site();
     let dir = site.path();
-    let other = dies_in(dir, "sleep", &["60"], |_| ());
+    let other = leaves_core_dump(dir, "sleep", &["60"], |_| ());
     let mut owner_and_user = None;
     let stderr = dir.join("stderr");
     let root = dir.join("root");
     let serve = ["serve", "--listen", "127.0.0.1:0", "--root", root.to_str().unwrap()];
-    let ours = dies_in(dir, PROGRAM, &serve, |process| {
+    let ours = leaves_core_dump(dir, PROGRAM, &serve, |process| {
         crate::running::until(|| text(&stderr).contains("serving on"));
-        // Belongs to root, as soon as the process may not be looked at.
+        // The file belongs to root once the process is not dumpable.
         let memory = fs::metadata(format!("/proc/{}/mem", process.0.id())).unwrap();
         owner_and_user = Some((memory.uid(), nix::unistd::getuid().as_raw()));
     });
     assert!(!ours, "it left a core dump");
     let (owner, user) = owner_and_user.unwrap();
     assert_eq!(owner, 0, "user {user} may read its memory");
-    // Where the machine makes no dumps at all, this has shown nothing.
+    // Skipped where the machine writes no core dumps at all.
     table::cases("core dumps", 1, usize::from(!other), 0);
 }
 
-/// Whether a process that is aborted, with no limit to its dump, leaves one.
-fn dies_in(
+/// Whether an aborted process leaves a core dump, whose size is not limited.
+fn leaves_core_dump(
     dir: &Path,
     program: &str,
     arguments: &[&str],
     meanwhile: impl FnOnce(&Running),
 ) -> bool {
     let mut command = Command::new("sh");
-    // The shell turns into the program, and what it has allowed stays.
+    // The program replaces the shell, and inherits the limit.
     command.args(["-c", "ulimit -c unlimited; exec \"$0\" \"$@\"", program]).args(arguments);
     command.current_dir(dir).env("HOME", dir).env_remove("XDG_DATA_HOME");
     command.env_remove("SSLKEYLOGFILE").stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(fs::File::create(dir.join("stderr")).unwrap());
     let mut running = Running::start(&mut command);
-    let turned = crate::running::until(|| {
+    let started = crate::running::until(|| {
         let name = fs::read_link(format!("/proc/{}/exe", running.0.id()));
         name.is_ok_and(|name| name.file_name() == Path::new(program).file_name())
     });
-    assert!(turned, "{program} does not start");
+    assert!(started, "{program} does not start");
     meanwhile(&running);
     running.signal(Signal::SIGABRT);
     running.wait().expect("it is aborted").core_dumped()
 }
 
-/// The private key's number, and the keys that seal tickets.
+/// The scalar of the private key, and the ticket keys.
 fn secrets(key: &[u8], keys: &str) -> Vec<(&'static str, Vec<u8>)> {
     // RFC 5915: version 1, then an octet string of 32 bytes.
     let at = key.windows(5).position(|window| window == [2, 1, 1, 4, 32]).unwrap() + 5;
@@ -118,7 +117,7 @@ fn secrets(key: &[u8], keys: &str) -> Vec<(&'static str, Vec<u8>)> {
     secrets
 }
 
-/// The ways in which a secret may be written down. Half of it is enough.
+/// The encodings in which a secret may appear. Half of the secret is enough.
 fn forms(secret: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     let half = &secret[..secret.len() / 2];
     let hex: String = half.iter().map(|byte| format!("{byte:02x}")).collect();

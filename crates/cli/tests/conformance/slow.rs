@@ -1,5 +1,5 @@
-//! Clients that take their time over everything, many at once: their places come free again, and
-//! honest clients are served meanwhile.
+//! Many slow clients at once: the server closes their connections, and serves honest clients
+//! meanwhile.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,30 +13,30 @@ use crate::running::{Serve, TEST_TIMEOUT, site};
 use crate::table::{self, Attack, seconds};
 use crate::wire::{Dialer, State, Wire};
 
-/// Short, so that the test is.
-const LIMITS: [&str; 4] = ["--header-timeout", "2s", "--idle-timeout", "2s"];
+/// Short timeouts, so that the test is short.
+const SHORT_TIMEOUTS: [&str; 4] = ["--header-timeout", "2s", "--idle-timeout", "2s"];
 
-/// What a slow client does on a connection of its own until the server ends it.
+/// Acts as a slow client on a new connection until the server ends it.
 type Slow = fn(&Serve);
 
 const KINDS: [(&str, &str, Slow); 8] = [
-    ("TLS", "half a ClientHello", half_hello),
+    ("TLS", "half a ClientHello", incomplete_hello),
     ("HTTP/1.1", "a byte of a head at a time", slow_head),
     ("HTTP/1.1", "a byte of a second head at a time", slow_second_head),
-    ("HTTP/1.1", "a response that is not read", untaken),
+    ("HTTP/1.1", "a response that is not read", unread_response),
     ("HTTP/2", "nothing but pings", only_pings),
-    ("HTTP/2", "a head without its end", half_head),
+    ("HTTP/2", "a head without its end", incomplete_head),
     ("HTTP/2", "a window that stays closed", closed_window),
-    ("HTTP/3", "heads without an end", half_head3),
+    ("HTTP/3", "heads without an end", incomplete_http3_heads),
 ];
 
-/// Each kind, many times at once.
+/// Runs many clients of each kind at once.
 pub(crate) fn all() {
     let many = if table::is_long() { 200 } else { 20 };
     let site = site();
     std::fs::write(site.path().join("root/large"), vec![b'x'; 8 << 20]).unwrap();
     for (protocol, what, slow) in KINDS {
-        let server = Serve::files(site.path(), &LIMITS);
+        let server = Serve::files(site.path(), &SHORT_TIMEOUTS);
         HonestClient::start(&server).end();
         let before = usage(&server);
         let honest_client = HonestClient::start(&server);
@@ -61,10 +61,10 @@ pub(crate) fn all() {
     }
 }
 
-fn half_hello(server: &Serve) {
+fn incomplete_hello(server: &Serve) {
     let mut tcp = TcpStream::connect(server.address).unwrap();
     tcp.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
-    // A record of a handshake whose rest never comes.
+    // The start of a handshake record.
     tcp.write_all(&[22, 3, 1, 1, 0, 1, 0, 0]).unwrap();
     let mut all = Vec::new();
     let ended = tcp.read_to_end(&mut all);
@@ -83,18 +83,18 @@ fn slow_second_head(server: &Serve) {
     drip(&mut wire, b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ");
 }
 
-/// A byte at a time, until the server closes.
+/// Sends a byte at a time until the server closes.
 fn drip(wire: &mut Wire, bytes: &[u8]) {
-    let mut came = Vec::new();
+    let mut received = Vec::new();
     let mut bytes = bytes.iter().chain(std::iter::repeat(&b'x'));
     let closed = crate::running::within(TEST_TIMEOUT, Duration::from_millis(100), || {
-        let byte = *bytes.next().expect("they have no end");
-        wire.send(&[byte]).is_err() || wire.take(&mut came) == State::Closed
+        let byte = *bytes.next().expect("an endless iterator");
+        wire.send(&[byte]).is_err() || wire.take(&mut received) == State::Closed
     });
     assert!(closed, "the server keeps the connection");
 }
 
-fn untaken(server: &Serve) {
+fn unread_response(server: &Serve) {
     let mut wire = Dialer::new(server, "http/1.1").connect().unwrap();
     wire.send(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let socket = wire.into_socket();
@@ -102,7 +102,7 @@ fn untaken(server: &Serve) {
     assert!(gone, "the server keeps a response that is not read");
 }
 
-/// Whether the server has reset the connection, of which nothing was read.
+/// Whether the server has reset a connection from which nothing was read.
 fn is_gone(socket: &TcpStream) -> bool {
     (&*socket).write_all(&[0]).is_err()
 }
@@ -111,42 +111,42 @@ fn only_pings(server: &Serve) {
     ping_until_closed(server, &hello(&[]));
 }
 
-fn half_head(server: &Serve) {
+fn incomplete_head(server: &Serve) {
     let head = frame(HEADERS, END_STREAM, 1, &http2::request("GET", "/"));
     until_closed(server, &[hello(&[]), head].concat(), &[]);
 }
 
-/// The response's head comes, and no byte of its body can.
+/// The client's window lets the response's head through, but no byte of its body.
 fn closed_window(server: &Serve) {
     ping_until_closed(server, &[hello(&[(4, 0)]), get(1, "/large")].concat());
 }
 
-/// A client that opens its window by and by is served to the end, however long that takes: five
-/// times as long as a standstill may.
+/// A client that opens its window step by step gets the whole response, although that takes five
+/// times the idle timeout.
 pub(crate) fn slow_is_not_dead() {
     let site = site();
     std::fs::write(site.path().join("root/large"), vec![b'x'; 200_000]).unwrap();
-    let server = Serve::files(site.path(), &LIMITS);
+    let server = Serve::files(site.path(), &SHORT_TIMEOUTS);
     let mut wire = Dialer::new(&server, "h2").connect().unwrap();
     wire.send(&[hello(&[(4, 1000)]), get(1, "/large")].concat()).unwrap();
-    let mut came = Vec::new();
+    let mut received = Vec::new();
     let length = |bytes: &[u8]| -> usize {
         let frames = http2::frames(bytes);
         frames.iter().filter(|frame| frame.kind == DATA).map(|frame| frame.payload.len()).sum()
     };
     for _ in 0..20 {
         thread::sleep(Duration::from_millis(500));
-        let before = length(&came);
+        let before = length(&received);
         wire.send(&frame(WINDOW_UPDATE, 0, 1, &1000u32.to_be_bytes())).unwrap();
-        assert_eq!(wire.take(&mut came), State::Open);
-        assert!(length(&came) >= before);
+        assert_eq!(wire.take(&mut received), State::Open);
+        assert!(length(&received) >= before);
     }
     // Both windows at once.
     for stream in [0, 1] {
         wire.send(&frame(WINDOW_UPDATE, 0, stream, &1_000_000u32.to_be_bytes())).unwrap();
     }
-    let rest = wire.read_until(|bytes| length(bytes) + length(&came) >= 200_000);
-    assert_eq!(length(&came) + length(&rest), 200_000);
+    let rest = wire.read_until(|bytes| length(bytes) + length(&received) >= 200_000);
+    assert_eq!(length(&received) + length(&rest), 200_000);
 }
 
 fn ping_until_closed(server: &Serve, first: &[u8]) {
@@ -156,14 +156,14 @@ fn ping_until_closed(server: &Serve, first: &[u8]) {
 fn until_closed(server: &Serve, first: &[u8], then: &[u8]) {
     let mut wire = Dialer::new(server, "h2").connect().unwrap();
     wire.send(first).unwrap();
-    let mut came = Vec::new();
+    let mut received = Vec::new();
     let closed = crate::running::within(TEST_TIMEOUT, Duration::from_millis(100), || {
-        wire.take(&mut came) == State::Closed || wire.send(then).is_err()
+        wire.take(&mut received) == State::Closed || wire.send(then).is_err()
     });
     assert!(closed, "the server keeps the connection");
 }
 
-fn half_head3(server: &Serve) {
+fn incomplete_http3_heads(server: &Serve) {
     let client = http3::Client::new(server);
     let link = client.connect();
     let head = http3::frame(http3::HEADERS, &http3::get("/index.html"));

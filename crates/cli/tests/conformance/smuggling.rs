@@ -1,5 +1,5 @@
-//! Request smuggling: each case of the corpora through the proxy, and what was made of it judged by
-//! the bytes that the upstream got. nginx and HAProxy, as upstreams, count as many requests.
+//! Request smuggling: sends each case of the corpora through the proxy, and checks the bytes that
+//! the upstream receives. nginx and HAProxy, as upstreams, must count as many requests.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -17,26 +17,27 @@ use crate::wire::Dialer;
 const HTTP1: &str = include_str!("corpora/http1.txt");
 const HTTP2: &str = include_str!("corpora/http2.txt");
 
-/// Short, because a case that leaves the server waiting ends by it.
-const LIMITS: [&str; 4] = ["--header-timeout", "2s", "--idle-timeout", "2s"];
+/// Short timeouts, because some cases leave the server waiting.
+const SHORT_TIMEOUTS: [&str; 4] = ["--header-timeout", "2s", "--idle-timeout", "2s"];
 
 const LAST: &[u8] = b"GET /last HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
-/// Over HTTP/1.1, to the strict upstream, behind the handshake and as early data.
+/// Over HTTP/1.1, to the strict upstream, after the handshake and as early data.
 pub(crate) fn http1() {
     let (site, upstream) = (site(), StrictUpstream::start());
-    let server = Serve::start(site.path(), &[&["--upstream", &upstream.url], &LIMITS[..]].concat());
+    let server =
+        Serve::start(site.path(), &[&["--upstream", &upstream.url], &SHORT_TIMEOUTS[..]].concat());
     let cases = corpus::cases(HTTP1);
     for (when, dialer) in dialers(&server, "http/1.1") {
         let mut wrong = Vec::new();
         for case in &cases {
-            let status = send1(&dialer, case).0;
+            let status = send_http1(&dialer, case).0;
             let received = upstream.take();
             let outcome = match describe(&received) {
                 nothing if nothing.is_empty() => status,
                 requests => format!("{status}: {requests}"),
             };
-            note(&mut wrong, case, &case.expected, &outcome);
+            note_mismatch(&mut wrong, case, &case.expected, &outcome);
             early_data_stays(case, &received);
         }
         conclude(&format!("smuggling, HTTP/1.1{when}"), cases.len(), &wrong);
@@ -46,13 +47,14 @@ pub(crate) fn http1() {
 /// Over HTTP/2.
 pub(crate) fn http2() {
     let (site, upstream) = (site(), StrictUpstream::start());
-    let server = Serve::start(site.path(), &[&["--upstream", &upstream.url], &LIMITS[..]].concat());
+    let server =
+        Serve::start(site.path(), &[&["--upstream", &upstream.url], &SHORT_TIMEOUTS[..]].concat());
     let cases = corpus::cases(HTTP2);
     for (when, dialer) in dialers(&server, "h2") {
         let mut wrong = Vec::new();
         for case in &cases {
-            let served = send2(&dialer, case) == Some(200);
-            note(&mut wrong, case, &case.expected, &outcome(served, &upstream));
+            let served = send_http2(&dialer, case) == Some(200);
+            note_mismatch(&mut wrong, case, &case.expected, &outcome(served, &upstream));
         }
         conclude(&format!("smuggling, HTTP/2{when}"), cases.len(), &wrong);
     }
@@ -61,30 +63,30 @@ pub(crate) fn http2() {
 /// Over HTTP/3.
 pub(crate) fn http3() {
     let (site, upstream) = (site(), StrictUpstream::start());
-    let server = Serve::start(site.path(), &[&["--upstream", &upstream.url], &LIMITS[..]].concat());
+    let server =
+        Serve::start(site.path(), &[&["--upstream", &upstream.url], &SHORT_TIMEOUTS[..]].concat());
     let cases = corpus::cases(HTTP2);
     for (when, client) in
         [("", http3::Client::new(&server)), (EARLY, http3::Client::early(&server))]
     {
         let mut wrong = Vec::new();
         for case in &cases {
-            let served = send3(&client, case);
-            note(&mut wrong, case, expected3(case), &outcome(served, &upstream));
+            let served = send_http3(&client, case);
+            note_mismatch(&mut wrong, case, expected_http3(case), &outcome(served, &upstream));
         }
         conclude(&format!("smuggling, HTTP/3{when}"), cases.len(), &wrong);
     }
 }
 
-/// Before files there are as many responses as before an upstream, and the same requests are
-/// refused.
+/// A server of files sends as many responses as with an upstream, and refuses the same requests.
 pub(crate) fn files() {
     let site = site();
-    let server = Serve::files(site.path(), &LIMITS);
+    let server = Serve::files(site.path(), &SHORT_TIMEOUTS);
     let cases = corpus::cases(HTTP1);
     for (when, dialer) in dialers(&server, "http/1.1") {
         let mut wrong = Vec::new();
         for case in &cases {
-            let (status, responses) = send1(&dialer, case);
+            let (status, responses) = send_http1(&dialer, case);
             let (first, requests) = case.expected.split_at(3);
             let refused = !matches!(first, "100" | "200" | "clo");
             let forwarded = requests.matches(" \"").count();
@@ -98,7 +100,7 @@ pub(crate) fn files() {
     }
 }
 
-/// Behind the proxy stand servers that people use: as many requests as the corpora say.
+/// nginx and HAProxy, as upstreams, must log as many requests as the corpora expect.
 pub(crate) fn real_upstreams() {
     let site = site();
     let nginx = Nginx::start(site.path());
@@ -107,36 +109,40 @@ pub(crate) fn real_upstreams() {
         ("nginx", &nginx.url, &(|| nginx.count()) as &dyn Fn() -> usize),
         ("HAProxy", &haproxy.url, &|| haproxy.count()),
     ] {
-        let server = Serve::start(site.path(), &[&["--upstream", url], &LIMITS[..]].concat());
+        let server =
+            Serve::start(site.path(), &[&["--upstream", url], &SHORT_TIMEOUTS[..]].concat());
         let (mut wrong, mut sent, mut total, mut late) = (Vec::new(), 0, count(), 0);
         let mut judge = |case: &Case, expected: &str, how: &str| {
-            // A server that logs a request before it has come whole counts one more.
-            let half = matches!(expected, "400" | "refused") && has_body(case);
-            // Each that is expected has a method and a target before its body.
+            // A server that logs incomplete requests counts one more.
+            let may_be_partial = matches!(expected, "400" | "refused") && has_body(case);
+            // Expected requests are written as `METHOD TARGET "BODY"`.
             let expected = expected.matches(" \"").count();
             // They log after responding. Extra requests are counted with the next case.
             until(|| count() - total >= expected);
             let started = Instant::now();
-            while half && count() - total == expected && started.elapsed() < HALF_LOGGED {
+            while may_be_partial
+                && count() - total == expected
+                && started.elapsed() < PARTIAL_LOG_TIMEOUT
+            {
                 thread::sleep(Duration::from_millis(5));
             }
             let counted = count() - total;
-            let max = expected + usize::from(half) + late;
+            let max = expected + usize::from(may_be_partial) + late;
             if !(expected..=max).contains(&counted) {
                 wrong.push(format!("{}{how}: {counted} instead of {expected}", case.name));
             }
-            late = usize::from(half && counted == expected);
+            late = usize::from(may_be_partial && counted == expected);
             (sent, total) = (sent + expected, total + counted);
         };
         for (when, dialer) in dialers(&server, "http/1.1") {
             for case in corpus::cases(HTTP1) {
-                send1(&dialer, &case);
+                send_http1(&dialer, &case);
                 judge(&case, &case.expected, &format!(", HTTP/1.1{when}"));
             }
         }
         for (when, dialer) in dialers(&server, "h2") {
             for case in corpus::cases(HTTP2) {
-                send2(&dialer, &case);
+                send_http2(&dialer, &case);
                 judge(&case, &case.expected, &format!(", HTTP/2{when}"));
             }
         }
@@ -144,8 +150,8 @@ pub(crate) fn real_upstreams() {
             [("", http3::Client::new(&server)), (EARLY, http3::Client::early(&server))]
         {
             for case in corpus::cases(HTTP2) {
-                send3(&client, &case);
-                judge(&case, expected3(&case), &format!(", HTTP/3{when}"));
+                send_http3(&client, &case);
+                judge(&case, expected_http3(&case), &format!(", HTTP/3{when}"));
             }
         }
         table::cases(&format!("smuggling, {name} behind"), sent, 0, wrong.len());
@@ -153,9 +159,8 @@ pub(crate) fn real_upstreams() {
     }
 }
 
-/// How long a request that breaks off is waited for: it is logged when its connection ends, or
-/// never.
-const HALF_LOGGED: Duration = Duration::from_millis(100);
+/// How long to wait until an incomplete request is logged: when its connection ends, or never.
+const PARTIAL_LOG_TIMEOUT: Duration = Duration::from_millis(100);
 
 const EARLY: &str = ", early";
 
@@ -163,20 +168,20 @@ fn dialers(server: &Serve, protocol: &str) -> [(&'static str, Dialer); 2] {
     [("", Dialer::new(server, protocol)), (EARLY, Dialer::early(server, protocol))]
 }
 
-fn expected3(case: &Case) -> &str {
-    case.expected3.as_ref().unwrap_or(&case.expected)
+fn expected_http3(case: &Case) -> &str {
+    case.expected_http3.as_ref().unwrap_or(&case.expected)
 }
 
-/// Whether an upstream may have seen a part of a case's first request before it proved bad.
+/// Whether an upstream may receive a part of a case's first request before the proxy refuses it.
 fn has_body(case: &Case) -> bool {
     let is_data = |line: &String| line.starts_with("> ");
     case.lines.iter().any(is_data)
         || case.lines.concat().contains("Transfer-Encoding: chunked\\r\\n\\r\\n")
 }
 
-/// Sends a case, and another request behind it; the status of the first response, and how many
-/// there are beside those of 1xx.
-fn send1(dialer: &Dialer, case: &Case) -> (String, usize) {
+/// Sends a case, followed by another request. Returns the status of the first response, and the
+/// number of responses, without 1xx.
+fn send_http1(dialer: &Dialer, case: &Case) -> (String, usize) {
     let mut wire = dialer.send(&[&bytes(&case.lines.concat()), LAST].concat()).unwrap();
     let response = wire.read_to_end();
     let response = String::from_utf8_lossy(&response);
@@ -187,8 +192,8 @@ fn send1(dialer: &Dialer, case: &Case) -> (String, usize) {
     }
 }
 
-/// Sends a case on a connection of its own; the status of the response, if it can be read.
-fn send2(dialer: &Dialer, case: &Case) -> Option<u16> {
+/// Sends a case on a new connection. Returns the status of the response, if there is one.
+fn send_http2(dialer: &Dialer, case: &Case) -> Option<u16> {
     let Message { fields, body, trailers } = message(case);
     let block = |fields: &[Field]| -> Vec<u8> {
         fields.iter().flat_map(|(name, value)| http2::field(name, value)).collect()
@@ -205,18 +210,18 @@ fn send2(dialer: &Dialer, case: &Case) -> Option<u16> {
         bytes.extend(http2::frame(kind, flags | end, 1, &payload));
     }
     let mut wire = dialer.send(&bytes).unwrap();
-    let over = |bytes: &[u8]| {
+    let is_complete = |bytes: &[u8]| {
         let frames = http2::frames(bytes);
         frames.iter().any(|frame| frame.ends(1) || frame.kind == http2::GOAWAY)
     };
-    let response = wire.read_until(over);
+    let response = wire.read_until(is_complete);
     let frames = http2::frames(&response);
     let head = frames.iter().find(|frame| frame.kind == http2::HEADERS && frame.stream == 1);
     http2::status(head?.payload)
 }
 
-/// The same over HTTP/3; whether the status was 200.
-fn send3(client: &http3::Client, case: &Case) -> bool {
+/// Sends a case over HTTP/3. Returns whether the status was 200.
+fn send_http3(client: &http3::Client, case: &Case) -> bool {
     let Message { fields, body, trailers } = message(case);
     client.request(&fields, &body, &trailers)
 }
@@ -245,26 +250,27 @@ fn message(case: &Case) -> Message {
         }
     }
     if !bare {
-        let ours = [
+        let defaults = [
             (":method", "POST"),
             (":scheme", "https"),
             (":authority", "localhost"),
             (":path", "/a"),
         ];
         let names: BTreeSet<_> = fields.iter().map(|(name, _)| name.clone()).collect();
-        let (pseudo, rest): (Vec<_>, Vec<_>) =
+        let (pseudo, regular): (Vec<_>, Vec<_>) =
             fields.into_iter().partition(|(name, _)| name.starts_with(b":") && name.len() > 1);
-        let missing = ours.iter().filter(|(name, _)| !names.contains(name.as_bytes()));
+        let missing = defaults.iter().filter(|(name, _)| !names.contains(name.as_bytes()));
         fields = missing
             .map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec()))
             .collect();
         fields.extend(pseudo);
-        fields.extend(rest);
+        fields.extend(regular);
     }
     Message { fields, body, trailers }
 }
 
-/// A name that starts with a colon is a pseudo-field's; one that is nothing else is empty.
+/// Splits a field. A leading colon belongs to the name of a pseudo-header field, but `: value` has
+/// an empty name.
 fn field(line: &str) -> (&str, &str) {
     let first = usize::from(line.starts_with(':') && !line.starts_with(": "));
     match line[first..].split_once(": ") {
@@ -276,18 +282,18 @@ fn field(line: &str) -> (&str, &str) {
 fn outcome(served: bool, upstream: &StrictUpstream) -> String {
     match (describe(&upstream.take()), served) {
         (nothing, false) if nothing.is_empty() => "refused".to_owned(),
-        (nothing, true) if nothing.is_empty() => "answered without an upstream".to_owned(),
+        (nothing, true) if nothing.is_empty() => "responded without an upstream".to_owned(),
         (requests, _) => requests,
     }
 }
 
-fn note(wrong: &mut Vec<String>, case: &Case, expected: &str, outcome: &str) {
+fn note_mismatch(wrong: &mut Vec<String>, case: &Case, expected: &str, outcome: &str) {
     if expected.split(" or ").all(|expected| expected != outcome) {
         wrong.push(format!("{}\n    must be {expected}\n    but is  {outcome}", case.name));
     }
 }
 
-/// RFC 8470 section 5.1: nobody may have it removed by naming it in Connection.
+/// RFC 8470 section 5.1: a client cannot have Early-Data removed by naming it in Connection.
 fn early_data_stays(case: &Case, received: &[Received]) {
     if !case.lines.concat().contains("\\nEarly-Data: 1\\r\\nContent") {
         return;

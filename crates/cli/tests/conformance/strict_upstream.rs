@@ -15,17 +15,17 @@ pub(crate) struct StrictUpstream {
     received: Arc<Mutex<Vec<Received>>>,
 }
 
-/// A field's name, in small letters, and its value.
+/// A field's name in lower case, and its value.
 type Field = (String, String);
 
-/// What came as one request.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) enum Received {
-    /// A whole one: its line without the version, its fields, its body, its trailers.
+    /// A complete request. `line` is the request line without the version.
     Complete { line: String, fields: Vec<Field>, body: Vec<u8>, trailers: Vec<Field> },
-    /// Its connection ended in the middle, which no server takes for a request.
+    /// The connection ended within the request, so no server would execute it.
     Incomplete,
-    /// Something that ought never to leave a proxy.
+    /// Bytes that a proxy must never send.
     Malformed(String),
 }
 
@@ -34,7 +34,7 @@ impl StrictUpstream {
         Self::slow(Duration::ZERO)
     }
 
-    /// The same, with a pause before each response.
+    /// Starts an upstream that pauses before each response.
     pub(crate) fn slow(pause: Duration) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -49,13 +49,13 @@ impl StrictUpstream {
         Self { url, received }
     }
 
-    /// What came since the last call.
+    /// Takes the requests since the last call.
     pub(crate) fn take(&self) -> Vec<Received> {
         std::mem::take(&mut self.received.lock().unwrap())
     }
 }
 
-/// Whole requests and faults, as the corpora write them.
+/// Complete requests and faults, in the notation of the corpora.
 pub(crate) fn describe(received: &[Received]) -> String {
     let mut text = String::new();
     for request in received {
@@ -87,26 +87,26 @@ fn serve(mut client: TcpStream, log: &Mutex<Vec<Received>>, pause: Duration) {
     while let Some(received) =
         request(&mut reader).unwrap_or_else(|why| Some(Received::Malformed(why)))
     {
-        let goes_on = matches!(received, Received::Complete { .. });
+        let is_complete = matches!(received, Received::Complete { .. });
         let response = match &received {
             Received::Complete { line, .. } if line.starts_with("HEAD ") => head_of(RESPONSE),
             _ => RESPONSE,
         };
         log.lock().unwrap().push(received);
         thread::sleep(pause);
-        if !goes_on || client.write_all(response).is_err() {
+        if !is_complete || client.write_all(response).is_err() {
             return;
         }
     }
 }
 
-/// Reads a request. `None`: there is none.
+/// Reads a request; `None` if the connection has ended.
 fn request(reader: &mut impl BufRead) -> Result<Option<Received>, String> {
     let Some(first) = line(reader)? else { return Ok(None) };
-    let half = Ok(Some(Received::Incomplete));
-    let mut describe = first.split(' ');
+    let incomplete = Ok(Some(Received::Incomplete));
+    let mut words = first.split(' ');
     let (Some(method), Some(target), Some("HTTP/1.1"), None) =
-        (describe.next(), describe.next(), describe.next(), describe.next())
+        (words.next(), words.next(), words.next(), words.next())
     else {
         return Err(format!("a request's line: {first:?}"));
     };
@@ -118,7 +118,7 @@ fn request(reader: &mut impl BufRead) -> Result<Option<Received>, String> {
     }
     let mut fields = Vec::new();
     loop {
-        let Some(line) = line(reader)? else { return half };
+        let Some(line) = line(reader)? else { return incomplete };
         if line.is_empty() {
             break;
         }
@@ -130,23 +130,23 @@ fn request(reader: &mut impl BufRead) -> Result<Option<Received>, String> {
             let mut body = Vec::new();
             let read = reader.take(length).read_to_end(&mut body);
             if read.is_err() || (body.len() as u64) < length {
-                return half;
+                return incomplete;
             }
             (body, Vec::new())
         }
         Framing::Chunks => match chunks(reader)? {
             Some(both) => both,
-            None => return half,
+            None => return incomplete,
         },
     };
-    only_ours(&fields)?;
+    check_proxy_fields(&fields)?;
     if let Some((name, _)) = trailers.iter().find(|(name, _)| !name.starts_with("x-checksum")) {
         return Err(format!("a trailer: {name}"));
     }
     Ok(Some(Received::Complete { line: format!("{method} {target}"), fields, body, trailers }))
 }
 
-/// A line without its CR LF. `None`: the connection ended before it.
+/// Reads a line without its CR LF; `None` if the connection has ended before.
 fn line(reader: &mut impl BufRead) -> Result<Option<String>, String> {
     let mut bytes = Vec::new();
     if reader.read_until(b'\n', &mut bytes).is_err() || bytes.last() != Some(&b'\n') {
@@ -183,7 +183,7 @@ enum Framing {
     Chunks,
 }
 
-/// Where the body ends, if there is only one way to read it.
+/// The framing of the body. Fails if servers could disagree about it.
 fn framing(fields: &[Field]) -> Result<Framing, String> {
     let all = |name: &str| -> Vec<&str> {
         fields.iter().filter(|(n, _)| n == name).map(|(_, value)| value.as_str()).collect()
@@ -191,7 +191,7 @@ fn framing(fields: &[Field]) -> Result<Framing, String> {
     match (&all("content-length")[..], &all("transfer-encoding")[..]) {
         ([], []) => Ok(Framing::Length(0)),
         ([], ["chunked"]) => Ok(Framing::Chunks),
-        // Some take leading zeros for an octal number.
+        // Some servers read a number with leading zeros as octal.
         ([length], [])
             if length.bytes().all(|b| b.is_ascii_digit())
                 && (*length == "0" || !length.starts_with('0')) =>
@@ -205,7 +205,7 @@ fn framing(fields: &[Field]) -> Result<Framing, String> {
 /// The body and its trailers.
 type Chunks = (Vec<u8>, Vec<Field>);
 
-/// A body in chunks, and what is behind it. No extensions: a proxy passes none on.
+/// Reads a chunked body and its trailers. Extensions are faults: a proxy forwards none.
 fn chunks(reader: &mut impl BufRead) -> Result<Option<Chunks>, String> {
     let (mut body, mut trailers) = (Vec::new(), Vec::new());
     loop {
@@ -235,9 +235,9 @@ fn chunks(reader: &mut impl BufRead) -> Result<Option<Chunks>, String> {
     }
 }
 
-/// What the proxy alone may say, it has to say itself, once, in one spelling; and what concerns one
-/// connection it has to keep to itself.
-fn only_ours(fields: &[Field]) -> Result<(), String> {
+/// Checks that fields that only the proxy may set occur once, in one spelling, and that no fields
+/// of the client's connection are forwarded.
+fn check_proxy_fields(fields: &[Field]) -> Result<(), String> {
     let mut count = HashMap::<String, Vec<&str>>::new();
     for (name, value) in fields {
         count.entry(name.replace('_', "-")).or_default().push(value);

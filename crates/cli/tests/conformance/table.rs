@@ -1,4 +1,4 @@
-//! All that was counted, on standard output and in the results.
+//! The tables of all counts, on standard output and in the results.
 
 use std::fmt::Write;
 use std::fs;
@@ -27,7 +27,7 @@ pub(crate) struct Attack {
     pub(crate) what: &'static str,
     /// KiB that the attacker sent.
     pub(crate) sent: usize,
-    /// How it ended for him.
+    /// How the server ended the connection.
     pub(crate) end: String,
     /// Seconds on a processor.
     pub(crate) cpu: f64,
@@ -52,17 +52,17 @@ fn all<T>(change: impl FnOnce(&mut All) -> T) -> T {
     change(&mut ALL.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Notes how many cases there were, and how many went wrong.
+/// Records how many cases there were, and how many failed.
 pub(crate) fn cases(what: &str, cases: usize, skipped: usize, failed: usize) {
     all(|all| all.cases.push(Cases { what: what.to_owned(), cases, skipped, failed }));
 }
 
-/// Notes an attack.
+/// Records an attack.
 pub(crate) fn attack(attack: Attack) {
     all(|all| all.attacks.push(attack));
 }
 
-/// Notes anything else that was measured.
+/// Records another measured value.
 pub(crate) fn figure(what: &str, value: String) {
     all(|all| all.figures.push((what.to_owned(), value)));
 }
@@ -72,12 +72,12 @@ pub(crate) fn is_long() -> bool {
     results().is_some()
 }
 
-/// In seconds, for a figure.
+/// The duration in seconds, rounded to milliseconds.
 pub(crate) fn seconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1000.0).round() / 1000.0
 }
 
-/// Prints what was counted, and writes it where `CONFORMANCE_RESULTS` says.
+/// Prints the tables, and writes them to the directory `CONFORMANCE_RESULTS`.
 pub(crate) fn publish() {
     let about = about();
     let (text, json) = all(|all| {
@@ -136,7 +136,7 @@ fn words(all: &All) -> String {
     text
 }
 
-/// When and by which programs.
+/// The date, the machine, the versions of the programs, and the kind of build.
 fn about() -> Vec<String> {
     let version = |program: &str, arguments: &[&str]| {
         let output = Command::new(program).args(arguments).output().ok()?;

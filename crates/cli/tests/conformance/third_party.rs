@@ -42,7 +42,7 @@ impl Nginx {
         let mut command = Command::new(program_path("nginx"));
         command.args(["-p", dir.to_str().unwrap(), "-c", "nginx.conf", "-e", "nginx.err"]);
         let running = Running::start(quiet(&mut command, dir));
-        responses(port);
+        wait_until_listening(port);
         Self { url: format!("http://127.0.0.1:{port}"), log, _running: running }
     }
 
@@ -67,7 +67,7 @@ impl Haproxy {
         let mut command = Command::new(program_path("haproxy"));
         command.args(["-db", "-f", "haproxy.cfg"]);
         let running = Running::start(quiet(&mut command, dir));
-        responses(port);
+        wait_until_listening(port);
         let url = format!("http://127.0.0.1:{port}");
         Self { url, log, seen: AtomicUsize::new(0), _running: running }
     }
@@ -77,7 +77,7 @@ impl Haproxy {
         let mut line = [0; 8192];
         loop {
             match self.log.recv(&mut line) {
-                // Others tell of starts, or of connections without a request.
+                // Other lines are about starts, or connections without a request.
                 Ok(count) if String::from_utf8_lossy(&line[..count]).contains("HTTP/1.") => {
                     self.seen.fetch_add(1, Ordering::Relaxed);
                 }
@@ -95,7 +95,7 @@ fn quiet<'a>(command: &'a mut Command, dir: &Path) -> &'a mut Command {
     command.current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr)
 }
 
-fn responses(port: u16) {
+fn wait_until_listening(port: u16) {
     let there = until(|| TcpStream::connect(("127.0.0.1", port)).is_ok());
     assert!(there, "the upstream does not listen");
 }

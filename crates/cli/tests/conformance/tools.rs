@@ -34,7 +34,7 @@ pub(crate) fn h2spec() {
             let failures = ended.out.split_once("Failures:").map_or("", |(_, failures)| failures);
             wrong.push(format!("{what}: {failures}"));
         }
-        assert!(tests > 140, "it is to run whole: {last}");
+        assert!(tests > 140, "the whole suite has to run: {last}");
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -53,7 +53,7 @@ pub(crate) fn h2load() {
         let server = Serve::files(site.path(), &[]);
         let mut command = Command::new("h2load");
         command.args([format!("-c{clients}"), format!("-n{requests}"), "-t1".to_owned()]);
-        // That of Debian 12 knows the flag by its older name.
+        // Debian 12's h2load has the flag under its older name.
         command.args(flags.iter().map(|flag| flag.replace("--alpn-list", "--npn-list")));
         let ended = run(command.arg(format!("https://127.0.0.1:{}/index.html", server.port())));
         let line = |start: &str| {

@@ -1,4 +1,4 @@
-//! A TLS client that sends what it is told, byte for byte, and has no opinion on HTTP.
+//! A TLS client that sends arbitrary bytes, and knows no HTTP.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -23,22 +23,22 @@ pub(crate) struct Dialer {
 /// One TLS connection.
 pub(crate) struct Wire(StreamOwned<ClientConnection, TcpStream>);
 
-/// How a connection stood when it was looked at.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// The server takes more.
+    /// The server still reads.
     Open,
-    /// It has closed, or reset, the connection.
+    /// The server has closed or reset the connection.
     Closed,
 }
 
 impl Dialer {
-    /// For a server's own address, trusting its certificate, offering one protocol (ALPN).
+    /// Connects to a server, trusts its certificate, and offers one ALPN protocol.
     pub(crate) fn new(server: &Serve, protocol: &str) -> Self {
         Self { address: server.address, config: Arc::new(config(&server.cert, protocol)) }
     }
 
-    /// The same, for connections that resume a session and send early data.
+    /// Like [`Self::new`], but resumes a session and sends early data.
     pub(crate) fn early(server: &Serve, protocol: &str) -> Self {
         let mut config = config(&server.cert, protocol);
         config.resumption = rustls::client::Resumption::in_memory_sessions(8);
@@ -55,15 +55,15 @@ impl Dialer {
         Ok(Wire(stream))
     }
 
-    /// Sends bytes on a new connection: in its first flight if it may send early data, as far as
-    /// the server allows, else behind the handshake.
+    /// Sends bytes on a new connection: as early data, up to the server's limit, if the dialer
+    /// sends early data; otherwise after the handshake.
     ///
     /// # Panics
     /// If the server refuses the early data.
     pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<Wire> {
         if !self.config.enable_early_data {
             let mut wire = self.connect()?;
-            // A server that has had enough may close before all of it is sent.
+            // The server may close the connection before everything is sent.
             let _ = wire.send(bytes);
             return Ok(wire);
         }
@@ -86,8 +86,8 @@ impl Dialer {
         Ok(wire)
     }
 
-    /// Waits for a ticket, which comes before the end of the first response. The request is one
-    /// that no upstream sees.
+    /// Waits for a ticket, which comes before the end of the first response. The proxy does not
+    /// forward this request.
     fn fetch_session(&self) -> io::Result<()> {
         let mut wire = self.connect()?;
         match &self.config.alpn_protocols[0][..] {
@@ -116,7 +116,7 @@ impl Dialer {
 }
 
 impl Wire {
-    /// Sends bytes. An error of the kind `TimedOut`: the server takes nothing for now.
+    /// Sends bytes. Fails with `TimedOut` if the server does not read.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         let sent = self.0.write_all(bytes).and_then(|()| self.0.flush());
         sent.map_err(|error| match error.kind() {
@@ -125,7 +125,7 @@ impl Wire {
         })
     }
 
-    /// Reads what comes until the server closes, or `enough` says that it need not.
+    /// Reads until the server closes, or `enough` returns true for the bytes so far.
     pub(crate) fn read_until(&mut self, enough: impl Fn(&[u8]) -> bool) -> Vec<u8> {
         let (mut all, mut chunk) = (Vec::new(), vec![0; 16384]);
         let started = Instant::now();
@@ -139,7 +139,7 @@ impl Wire {
                 }
                 Err(_) => break,
             }
-            assert!(started.elapsed() < 2 * TEST_TIMEOUT, "the server goes on and on");
+            assert!(started.elapsed() < 2 * TEST_TIMEOUT, "the server does not stop sending");
         }
         all
     }
@@ -149,7 +149,7 @@ impl Wire {
         self.read_until(|_| false)
     }
 
-    /// Takes what has come by now, without waiting, to the end of `all`.
+    /// Appends the bytes received so far to `all`, without waiting.
     pub(crate) fn take(&mut self, all: &mut Vec<u8>) -> State {
         self.0.sock.set_nonblocking(true).unwrap();
         let mut chunk = [0; 16384];
@@ -165,14 +165,14 @@ impl Wire {
         state
     }
 
-    /// The bare socket: the connection stays open, and its TLS is forgotten here.
+    /// The bare socket. The connection stays open, but its TLS state is dropped.
     pub(crate) fn into_socket(self) -> TcpStream {
         let (_, tcp) = self.0.into_parts();
         tcp
     }
 }
 
-/// A client that trusts this certificate alone.
+/// A client that trusts only this certificate.
 fn config(cert: &Path, protocol: &str) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(cert).unwrap()).unwrap();

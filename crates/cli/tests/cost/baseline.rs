@@ -25,13 +25,13 @@ pub(crate) struct Cost {
 }
 
 impl Baseline {
-    /// Compares with the committed baseline. With `INSTA_UPDATE=always`, what was measured becomes
-    /// the baseline: `make bless`.
+    /// Compares with the committed baseline. With `INSTA_UPDATE=always`, as `make bless` sets it,
+    /// writes the measured costs as the new baseline.
     ///
     /// # Panics
     /// If something differs; the message names it.
     pub(crate) fn check(measured: &BTreeMap<String, Cost>) {
-        // Both tests of this program may want to write.
+        // Both tests of this program may write the file.
         static FILE: Mutex<()> = Mutex::new(());
         let _guard = FILE.lock().unwrap_or_else(PoisonError::into_inner);
         let file = file();
@@ -50,7 +50,7 @@ impl Baseline {
         );
     }
 
-    /// Takes over what was measured.
+    /// Takes over the measured costs.
     fn accept(&mut self, measured: &BTreeMap<String, Cost>) {
         for (scenario, cost) in measured {
             let known = self.0.entry(scenario.clone()).or_default();
@@ -65,7 +65,7 @@ impl Baseline {
         }
     }
 
-    /// A line for each cost that is not what it was.
+    /// A line for each cost that differs.
     fn differences(&self, measured: &BTreeMap<String, Cost>) -> String {
         let mut lines = String::new();
         for (scenario, cost) in measured {
@@ -91,7 +91,7 @@ impl Baseline {
                 let tolerance = ALLOCATIONS_TOLERANCE.max(tolerance);
                 compare("allocations", before, rounded(allocations), tolerance);
             }
-            // An instrument measures one or the other.
+            // An instrument measures either instructions and allocations, or system calls.
             if cost.system_calls.is_empty() {
                 continue;
             }
@@ -112,18 +112,19 @@ impl Baseline {
     }
 }
 
-/// QUIC on a busy machine sends packets again that were only slow to be acknowledged.
+/// The tolerance for a scenario. QUIC has a greater one: on a busy machine it retransmits packets
+/// whose acknowledgements are late.
 fn share(scenario: &str, share: f64) -> f64 {
     let over_quic = scenario.starts_with("quic") || scenario.ends_with("http3");
     if over_quic { QUIC_TOLERANCE } else { share }
 }
 
 const QUIC_TOLERANCE: f64 = 0.15;
-/// As a share: a thread that wakes a moment earlier polls once more.
+/// As a share. A thread that wakes a moment earlier polls once more.
 const INSTRUCTIONS_TOLERANCE: f64 = 0.05;
-/// Each, per connection or request.
+/// Absolute, per connection or request.
 const ALLOCATIONS_TOLERANCE: f64 = 1.5;
-/// As a share: whether Finished and request arrive together, 160 to 167 have been seen of one build.
+/// As a share. Depends on whether Finished and request arrive together: 160 to 167 with one build.
 const ALLOCATIONS_TOLERANCE_SHARE: f64 = 0.06;
 const SYSTEM_CALLS_TOLERANCE: f64 = 0.5;
 /// How often these are called depends on how packets arrive.
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grew_is_named_with_its_size() {
+    fn differences_are_named_with_their_sizes() {
         let mut baseline = Baseline::default();
         baseline.accept(&of(counts(1_000_000, 100.0)));
         baseline.accept(&of(calls(&[("read", 1.0), ("close", 2.0)])));
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gain_has_to_be_accepted_so_that_it_cannot_be_lost_unseen() {
+    fn an_improvement_has_to_be_accepted_too() {
         let mut baseline = Baseline::default();
         baseline.accept(&of(calls(&[("read", 1.0)])));
         assert_eq!(
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn how_packets_arrive_is_tolerated() {
+    fn calls_that_depend_on_packet_arrival_have_a_greater_tolerance() {
         let mut baseline = Baseline::default();
         baseline.accept(&of(calls(&[("recvfrom", 4.0), ("read", 4.0)])));
         assert_eq!(baseline.differences(&of(calls(&[("recvfrom", 5.4), ("read", 4.0)]))), "");

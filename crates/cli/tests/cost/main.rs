@@ -1,11 +1,12 @@
-//! What a connection and a kept request cost `firstflight serve`, in units that no clock disturbs:
-//! instructions and allocations by callgrind, system calls by strace, against `baseline.toml`.
+//! What a connection and a kept request cost `firstflight serve`, in units that do not depend on
+//! time: instructions and allocations by callgrind, system calls by strace, compared with
+//! `baseline.toml`.
 //!
-//! A program of its own, since each test drives one server and must not share its processors'
-//! attention with hundreds of others. `make bless` accepts what was measured as the new baseline.
+//! A separate program, since each test drives one server, which must not share its processors with
+//! hundreds of other tests. `make bless` accepts the measured costs as the new baseline.
 //!
 //! Instructions are those of the build that the other tests use: BoringSSL is optimised there, Rust
-//! is not. They tell that something was added, not what it costs in release; `make profile` does.
+//! is not. They show that something was added, not its cost in a release; `make profile` does that.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod baseline;
@@ -24,7 +25,7 @@ use baseline::{Baseline, Cost};
 use scenario::Scenario;
 use server::{Instrument, Server};
 
-/// What Rust and BoringSSL allocate with.
+/// The functions with which Rust and BoringSSL allocate.
 const ALLOCATORS: [&str; 5] = ["malloc", "calloc", "realloc", "posix_memalign", "aligned_alloc"];
 
 #[test]
@@ -65,7 +66,7 @@ fn system_calls_are_those_of_the_baseline() {
     server.log();
     let mut measured = BTreeMap::new();
     for scenario in Scenario::ALL {
-        let [fewer, more] = least_calls(&server, scenario);
+        let [fewer, more] = min_calls(&server, scenario);
         let names = more.keys().filter(|name| !by_chance(scenario, name));
         let calls = names.map(|name| {
             let count = per_connection(scenario, *fewer.get(name).unwrap_or(&0), more[name]);
@@ -79,16 +80,16 @@ fn system_calls_are_those_of_the_baseline() {
     Baseline::check(&measured);
 }
 
-/// What happens once only is no part of the costs. The page is read until it has been unchanged for
-/// two seconds, and kept in memory from then on.
+/// Excludes what happens only once. The server reads the page from disk until it has been unchanged
+/// for two seconds, and keeps it in memory from then on.
 fn warm_up(server: &Server) {
     thread::sleep(Duration::from_millis(2500));
     Scenario::ALL.iter().for_each(|scenario| scenario.drive(server.address, 2));
     server.settle();
 }
 
-/// What the server does for some connections, and for twice as many. The difference is without
-/// what the runs have in common, such as fetching tickets.
+/// What the server does for some connections, and for twice as many. The difference excludes what
+/// the runs have in common, such as fetching tickets.
 fn counts<T>(
     server: &Server,
     scenario: Scenario,
@@ -102,16 +103,17 @@ fn counts<T>(
     })
 }
 
-/// The same by system call. What else happens adds to them, so the least of several runs counts.
-fn least_calls(server: &Server, scenario: Scenario) -> [BTreeMap<String, u64>; 2] {
+/// The counts of each system call. Unrelated calls only add to them, so the minimum of several runs
+/// is taken.
+fn min_calls(server: &Server, scenario: Scenario) -> [BTreeMap<String, u64>; 2] {
     let run = |_| counts(server, scenario, STRACE_FACTOR, |server| system_calls(&server.log()));
-    let least = |[a, b]: [BTreeMap<String, u64>; 2], [c, d]: [BTreeMap<String, u64>; 2]| {
-        [least(a, &c), least(b, &d)]
+    let minimum = |[a, b]: [BTreeMap<String, u64>; 2], [c, d]: [BTreeMap<String, u64>; 2]| {
+        [minimum(a, &c), minimum(b, &d)]
     };
-    (0..STRACE_RUNS).map(run).reduce(least).expect("there are runs")
+    (0..STRACE_RUNS).map(run).reduce(minimum).expect("there are runs")
 }
 
-fn least(
+fn minimum(
     mut calls: BTreeMap<String, u64>,
     others: &BTreeMap<String, u64>,
 ) -> BTreeMap<String, u64> {
@@ -122,7 +124,7 @@ fn least(
     calls
 }
 
-/// A connection takes less under strace than under valgrind.
+/// Connections are faster under strace than under valgrind, so more are made.
 const STRACE_FACTOR: u64 = 2;
 const STRACE_RUNS: u32 = 3;
 
@@ -139,7 +141,7 @@ fn by_chance(scenario: Scenario, name: &str) -> bool {
     }
     const WAITS: [&str; 5] =
         ["futex", "epoll_wait", "restart_syscall", "sched_yield", "clock_nanosleep"];
-    // How many packets have arrived when the server looks.
+    // Depends on how many packets have arrived when the server reads.
     const PACKETS: [&str; 1] = ["recvmmsg"];
     // The runtime wakes itself by an event descriptor.
     const WAKES: [&str; 1] = ["write"];

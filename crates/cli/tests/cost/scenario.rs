@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::ops::ControlFlow;
 
 use firstflight_bench::{
-    Exchange, KeptConfig, Limit, LoadConfig, LoadHandshake, Model, Transport, run, run_kept,
+    Exchange, KeepAliveConfig, Limit, LoadConfig, LoadHandshake, Model, Transport, run,
+    run_keep_alive,
 };
 use firstflight_samples::HttpVersion;
 use firstflight_testkit::TEST_TIMEOUT;
@@ -77,7 +78,7 @@ impl Scenario {
                 assert_eq!(made, count, "{self:?}: {result:?}");
             }
             Self::KeptRequest(http) => {
-                let config = KeptConfig {
+                let config = KeepAliveConfig {
                     address,
                     path: "/".to_owned(),
                     credentials: None,
@@ -86,7 +87,7 @@ impl Scenario {
                     connections: 1,
                     limit: Limit::Connections(count),
                 };
-                let result = run_kept(&config, || {}).unwrap();
+                let result = run_keep_alive(&config, || {}).unwrap();
                 assert_eq!(result.completed, count, "{self:?}");
             }
         }

@@ -61,11 +61,11 @@ impl Server {
             .args(["--listen", "127.0.0.1:0", "--cert", "cert.pem", "--key", "key.pem"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(File::create(dir.path().join("said")).unwrap());
-        let said = dir.path().join("said");
-        let serving = Running::serve(&mut command, Serving::Announced(&said));
+            .stderr(File::create(dir.path().join("stderr")).unwrap());
+        let stderr = dir.path().join("stderr");
+        let serving = Running::serve(&mut command, Serving::Announced(&stderr));
         let (running, address) =
-            serving.unwrap_or_else(|| panic!("it does not serve: {}", text(&said)));
+            serving.unwrap_or_else(|| panic!("the server does not start: {}", text(&stderr)));
         Self { dir, running, address, dumps: Cell::new(0), read: Cell::new(0) }
     }
 
@@ -74,13 +74,13 @@ impl Server {
         let pid = self.pid();
         let mut before = None;
         until(|| {
-            thread::sleep(QUIET);
+            thread::sleep(IDLE_TIME);
             let now = Some(cpu_time(pid));
             std::mem::replace(&mut before, now) == now
         });
     }
 
-    /// What callgrind counted since the last call.
+    /// Callgrind's dump of the time since the last call.
     pub(crate) fn dump(&self) -> String {
         let dir = self.dir.path();
         let mut command = Command::new("vgdb");
@@ -90,13 +90,16 @@ impl Server {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let status = Running::start(&mut command).wait();
-        assert!(status.is_some_and(|it| it.success()), "valgrind takes no commands: {status:?}");
+        assert!(
+            status.is_some_and(|status| status.success()),
+            "valgrind takes no commands: {status:?}"
+        );
         self.dumps.set(self.dumps.get() + 1);
         // Written before the command ends.
         text(&dir.join(format!("dump.{}", self.dumps.get())))
     }
 
-    /// What strace logged since the last call.
+    /// Strace's log since the last call.
     pub(crate) fn log(&self) -> String {
         let log = text(&self.dir.path().join("trace"));
         log[self.read.replace(log.len())..].to_owned()
@@ -106,7 +109,7 @@ impl Server {
     pub(crate) fn stop(mut self) {
         kill(Pid::from_raw(self.pid() as i32), Signal::SIGTERM).unwrap();
         let status = self.running.wait().expect("SIGTERM ends it");
-        assert!(status.success(), "{status}: {}", text(&self.dir.path().join("said")));
+        assert!(status.success(), "{status}: {}", text(&self.dir.path().join("stderr")));
     }
 
     /// The server's process: strace's child, or the one that valgrind has become.
@@ -118,8 +121,8 @@ impl Server {
     }
 }
 
-/// A server that has not run for so long waits for clients.
-const QUIET: Duration = Duration::from_millis(60);
+/// A server whose threads have not run for this time waits for clients.
+const IDLE_TIME: Duration = Duration::from_millis(60);
 
 /// The time that all threads of a process have run, in nanoseconds.
 fn cpu_time(pid: u32) -> u64 {

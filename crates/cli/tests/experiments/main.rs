@@ -182,10 +182,10 @@ fn axes(connections: ConnectionAxes) -> Axes {
 
 fn samples<'a>(
     record: &'a Record,
-    wanted: impl Fn(&Cell) -> bool + 'a,
+    selected: impl Fn(&Cell) -> bool + 'a,
 ) -> impl Iterator<Item = (&'a Cell, &'a Sample)> {
     let with_cell = |sample: &'a Sample| (&record.cells[sample.cell], sample);
-    record.samples.iter().map(with_cell).filter(move |(cell, _)| wanted(cell))
+    record.samples.iter().map(with_cell).filter(move |(cell, _)| selected(cell))
 }
 
 /// Whether a sample was left out because the machine stalled.
@@ -294,16 +294,17 @@ fn middleboxes() {
     }
     let over_quic = |middlebox: &str| {
         let rows = outcomes.iter().filter(|row| row.transport == "quic");
-        let of: Vec<_> = rows.filter(|row| row.middlebox == middlebox).collect();
-        assert_eq!(of.len(), 2, "{of:#?}");
-        of.iter().map(|row| (row.failed, row.tries)).collect::<Vec<_>>()
+        let rows: Vec<_> = rows.filter(|row| row.middlebox == middlebox).collect();
+        assert_eq!(rows.len(), 2, "{rows:#?}");
+        rows.iter().map(|row| (row.failed, row.tries)).collect::<Vec<_>>()
     };
-    assert!(over_quic("drop-early-data").iter().all(|(failed, _)| *failed == 0), "of TCP alone");
+    assert!(over_quic("drop-early-data").iter().all(|(failed, _)| *failed == 0), "only over TCP");
     assert!(over_quic("block-udp").iter().all(|(failed, tries)| failed == tries));
     assert!(over_quic("throttle-udp").iter().all(|(failed, _)| *failed == 0), "late, not lost");
     // A lost SYN costs the kernel's first retransmission timeout, a second.
     let lost = labels("drop-syn-data", "0-RTT", true, "X25519").1;
-    // If the machine stalls there may be no figure. On a busy one the others are slow, too.
+    // If the machine stalls there may be no figure. On a busy machine the other connections are
+    // slow, too.
     if let (Some(first), Some(undisturbed)) = (&lost.first_byte, lost.undisturbed_p50_ms) {
         assert!(first.min_ms > 1000.0 && undisturbed < first.min_ms, "{lost:#?}");
     }
@@ -323,12 +324,12 @@ fn control() {
     }
     // A confidence interval needs six blocks in which neither arm was spoiled.
     let good = |cell: usize, block| {
-        let of = |s: &&Sample| s.cell == cell && s.block == block && s.fault.is_none();
-        record.samples.iter().any(|sample| of(&sample))
+        let is_good = |s: &Sample| s.cell == cell && s.block == block && s.fault.is_none();
+        record.samples.iter().any(is_good)
     };
     for &twin in &twins {
-        let named = |cell: &Cell| (cell.experiment.clone(), cell.kind.clone(), cell.tfo);
-        let is_cell = |cell: &Cell| !cell.control && named(cell) == named(&record.cells[twin]);
+        let key = |cell: &Cell| (cell.experiment.clone(), cell.kind.clone(), cell.tfo);
+        let is_cell = |cell: &Cell| !cell.control && key(cell) == key(&record.cells[twin]);
         let cell = record.cells.iter().position(is_cell).unwrap();
         let whole = (0..30).filter(|block| good(cell, *block) && good(twin, *block)).count();
         let paired = control.pairs.iter().any(|pair| pair.twin == twin);
@@ -378,11 +379,11 @@ fn captures() {
     for waterfall in &record.waterfalls {
         let capture = waterfall.capture.as_ref().unwrap();
         assert!(record.captures.iter().any(|known| known.file == *capture), "{capture}");
-        let begins = match record.cells[waterfall.cell].over_quic() {
+        let first_packet = match record.cells[waterfall.cell].over_quic() {
             true => "Initial packet 0",
             false => "SYN",
         };
-        assert!(waterfall.packets[0].up && waterfall.packets[0].what[0].starts_with(begins));
+        assert!(waterfall.packets[0].up && waterfall.packets[0].what[0].starts_with(first_packet));
         assert!(waterfall.first_byte_ms <= waterfall.last_byte_ms);
     }
 }

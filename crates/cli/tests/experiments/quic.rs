@@ -97,12 +97,12 @@ pub(crate) fn refused() {
     let mut counts = RoundTrips::default();
     for (cell, sample) in samples(&record, |_| true) {
         let label = sample.label.as_deref().unwrap_or_default();
-        let wanted = match cell.kind.as_str() {
+        let expected = match cell.kind.as_str() {
             "full" => "TLS 1.3 full, QUIC",
             "0-RTT" => "TLS 1.3 early data accepted, QUIC",
             _ => "TLS 1.3 early data refused, QUIC",
         };
-        assert_eq!(label, wanted, "{sample:?} in {cell:?}");
+        assert_eq!(label, expected, "{sample:?} in {cell:?}");
         counts.note(sample.round_trips, cell.expected_round_trips, (cell, sample));
     }
     counts.check(&record);

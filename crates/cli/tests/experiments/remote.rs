@@ -18,12 +18,12 @@ fn measure(flags: &[&str], configure: impl FnOnce(&mut RemoteConfig)) -> Record 
     measure_page(2_000, flags, configure)
 }
 
-/// The same with a page of this length.
+/// Like [`measure`], with a page of this length.
 fn measure_page(bytes: usize, flags: &[&str], configure: impl FnOnce(&mut RemoteConfig)) -> Record {
     measure_server(flags, Some(bytes), configure)
 }
 
-/// The same; without a page the server serves no files.
+/// Like [`measure`]; without a page the server serves no files.
 fn measure_server(
     flags: &[&str],
     page: Option<usize>,
@@ -74,7 +74,7 @@ pub(super) fn measure_command(
     let started = Instant::now();
     loop {
         match network.client().run(|| remote::run(&config, &|_| {})).unwrap() {
-            // Over QUIC alone, each combination finds out by itself.
+            // Over QUIC, each combination reports a refused connection for itself.
             Ok(record) if !record.left_out.iter().any(|why| why.contains("refused (os")) => {
                 return record;
             }
@@ -142,8 +142,8 @@ pub(super) fn over_quic() {
     }
     for (index, cell) in record.cells.iter().enumerate() {
         let of_cell = record.samples.iter().filter(|sample| sample.cell == index);
-        let least = of_cell.map(|sample| sample.round_trips).min().expect("a sample");
-        assert_eq!(least, cell.expected_round_trips, "{cell:?}");
+        let fewest = of_cell.map(|sample| sample.round_trips).min().expect("a sample");
+        assert_eq!(fewest, cell.expected_round_trips, "{cell:?}");
     }
     let control = record.control.as_ref().unwrap();
     assert_eq!(control.pairs.len(), 1);
@@ -161,8 +161,8 @@ pub(super) fn page_over_quic() {
     let trips = |token: bool| {
         let index = record.cells.iter().position(|cell| cell.token == token).unwrap();
         let of_cell = || record.samples.iter().filter(|sample| sample.cell == index);
-        let least = of_cell().map(|sample| sample.round_trips).min().unwrap();
-        (least, of_cell().map(|sample| sample.total_round_trips).min().unwrap())
+        let fewest = of_cell().map(|sample| sample.round_trips).min().unwrap();
+        (fewest, of_cell().map(|sample| sample.total_round_trips).min().unwrap())
     };
     // A server that pauses within a flight, as on a busy machine, adds round trips to some samples.
     assert_eq!(trips(false), (Some(1), Some(2)));
@@ -198,8 +198,8 @@ pub(super) fn ping_pong() {
     }
     for (index, cell) in record.cells.iter().enumerate() {
         let of_cell = record.samples.iter().filter(|sample| sample.cell == index);
-        let least = of_cell.map(|sample| sample.round_trips).min().expect("a sample");
-        assert_eq!(least, cell.expected_round_trips, "{cell:?}");
+        let fewest = of_cell.map(|sample| sample.round_trips).min().expect("a sample");
+        assert_eq!(fewest, cell.expected_round_trips, "{cell:?}");
     }
 }
 

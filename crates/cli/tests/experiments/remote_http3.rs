@@ -121,7 +121,7 @@ fn nginx(site: &Path, address: Ipv4Addr) -> Command {
     command
 }
 
-/// Whether the nginx in `PATH` has HTTP/3, which that of most distributions has not.
+/// Whether the nginx in `PATH` has HTTP/3, unlike that of most distributions.
 fn nginx_has_http3() -> bool {
     let about = Command::new(program_path("nginx")).arg("-V").output();
     let has =

@@ -20,13 +20,13 @@ fn record() -> Record {
 pub(super) fn every_obstacle() {
     let record = record();
     let stall = |on_the_way: &str, tickets_of: &str, second_connection: bool| -> &Stall {
-        let is_it = |stall: &&Stall| {
+        let is_stall = |stall: &&Stall| {
             (&*stall.on_the_way, &*stall.tickets_of, stall.second_connection)
                 == (on_the_way, tickets_of, second_connection)
         };
-        record.stalls.iter().find(is_it).unwrap_or_else(|| panic!("{:?}", record.stalls))
+        record.stalls.iter().find(is_stall).unwrap_or_else(|| panic!("{:?}", record.stalls))
     };
-    // Without a second connection, a response takes as long as it takes.
+    // Without a second connection, `fetch` waits for the response however long it takes.
     for (on_the_way, tickets_of, happened) in [
         ("nothing", "server", "early data accepted"),
         ("TLS proxy", "server", "early data refused"),
@@ -36,7 +36,7 @@ pub(super) fn every_obstacle() {
     ] {
         let alone = stall(on_the_way, tickets_of, false);
         assert_eq!(alone.happened, [(happened.to_owned(), 1)], "{on_the_way}, {tickets_of}");
-        // On a busy machine it may be silent for so long that there is a second connection.
+        // On a busy machine the response may be so late that there is a second connection.
         let raced = stall(on_the_way, tickets_of, true);
         assert!(raced.happened[0].0.starts_with(happened), "{raced:?}");
         for stall in [alone, raced] {

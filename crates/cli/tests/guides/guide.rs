@@ -137,7 +137,7 @@ struct BlockComments {
     on: Vec<usize>,
     not_run: Option<String>,
     differ: Vec<String>,
-    /// Whether there were but empty lines and comments since a block of commands.
+    /// Whether only empty lines and comments follow the last block of commands.
     after_commands: bool,
 }
 

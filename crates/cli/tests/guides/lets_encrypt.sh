@@ -1,5 +1,5 @@
-# Makes a machine Let's Encrypt as far as a guide can see: Pebble behind its name and its path, and a
-# DNS in which every name leads to ADDRESS.
+# Makes a machine replace Let's Encrypt in a guide: Pebble under its name and its path, and a DNS
+# server that resolves every name to ADDRESS.
 set -e
 name=acme-v02.api.letsencrypt.org
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj "/CN=$name" \

@@ -32,7 +32,7 @@ impl Stage {
         let mut names: Vec<_> = names.iter().map(String::as_str).collect();
         names.extend(lets_encrypt.then_some(LETS_ENCRYPT));
         let machines = match names[..] {
-            [one] => vec![made.root.boot(one)],
+            [name] => vec![made.root.boot(name)],
             _ => made.root.boot_several(&names),
         };
         let name = made.deb.file_name().expect("a file").to_string_lossy();
@@ -72,7 +72,7 @@ fn make() -> Made {
     let packages = tempfile::tempdir().expect("a directory");
     let mut command = Command::new(Path::new(REPOSITORY).join("scripts/package"));
     command.args(["deb", "--binary", env!("CARGO_BIN_EXE_firstflight"), "--out"]);
-    // Packed for a minute's use, and read as it is.
+    // Not compressed, because it is used for a minute only.
     command.arg(packages.path());
     command.env("PACKAGE_COMPRESSION", "none").env("PACKAGE_ARCHIVE", "no");
     let output = output_within(&mut command, 5 * TEST_TIMEOUT);

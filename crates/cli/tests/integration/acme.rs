@@ -52,7 +52,7 @@ fn each_kind_of_challenge_gets_a_certificate_without_downtime() {
         let requested = format!("firstflight_acme_challenges_total{{kind={kind:?}}}");
         assert!(metric(&server, &requested) >= 2.0, "two names");
 
-        // A reload adds a site, and takes one away.
+        // A reload adds a site, and the next one removes another.
         configure(dir, &pebble, ports, kind, &[&["a.test", "b.test"], &["c.test"]]);
         let there = until(|| is_served(dir, &root, ports.https, "c.test"));
         assert!(there, "{}\n{}", stderr(&server), pebble.log());
@@ -97,13 +97,13 @@ fn rfc8555_8_3_a_redirected_challenge_is_served_over_https() {
     let (_site, _, _, server, _) = start_server_with("http-01", plan);
     let requested = "firstflight_acme_challenges_total{kind=\"http-01\"}";
     assert!(metric(&server, requested) >= 2.0);
-    // It is a request like others, and in the log.
+    // The challenge's request is logged like any other.
     let log = server.stop();
-    let question = |line: &Value| {
+    let is_challenge = |line: &Value| {
         let target = line["target"].as_str().unwrap_or_default();
         target.starts_with("/.well-known/acme-challenge/") && line["status"] == 200
     };
-    assert!(log.iter().any(question), "{log:#?}");
+    assert!(log.iter().any(is_challenge), "{log:#?}");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_renewal_keeps_connections_and_sessions() {
     assert!(renewed, "{}", stderr(&server));
     assert!(requests > 3 && pebble.orders() == 2, "{requests} requests, {}", pebble.orders());
     assert_eq!(fetch(), "1 accepted", "with an earlier ticket");
-    assert!(connect(dir, ports.https, Some(&session)).reused, "a session of before");
+    assert!(connect(dir, ports.https, Some(&session)).reused, "a session from before");
     assert_eq!(
         metric(&server, "firstflight_config_generation"),
         1.0,
@@ -156,7 +156,8 @@ fn the_old_certificate_is_served_while_renewal_fails() {
     let first = serial(ports.https, "a.test");
     server.stop();
 
-    // The authority is away: what is on disk is served at once, and what is missing says why.
+    // The authority is down: the certificate on disk is served at once, and the state of the
+    // missing one has the reason.
     pebble.kill();
     let sites: &[&[&str]] = &[&["a.test", "b.test"], &["new.test"]];
     configure(dir, &pebble, ports, "http-01", sites);
@@ -169,7 +170,7 @@ fn the_old_certificate_is_served_while_renewal_fails() {
     assert_eq!(metric(&server, "firstflight_acme_certificate_missing{site=\"new.test\"}"), 1.0);
     server.stop();
 
-    // It is there again, and comes to a port where somebody else is.
+    // The authority is up again, but validates at the port of another server.
     pebble.restart();
     configure(dir, &pebble, ports, "tls-alpn-01", sites);
     let server = Serve::configured(dir);
@@ -227,7 +228,7 @@ fn an_upgrade_keeps_the_certificate() {
     manager.wait_for("READY=1");
     assert!(server.ends_by_itself().success(), "{}", stderr(&server));
     assert!(is_served(dir, &root, ports.https, "a.test"), "{}", stderr(&server));
-    // Of two processes with the state, one orders: here for a name that a reload adds.
+    // Of two processes with the same state, only one orders: here for a name that a reload adds.
     configure(dir, &pebble, ports, "tls-alpn-01", &[&["a.test", "b.test"], &["c.test"]]);
     assert!(until(|| is_served(dir, &root, ports.https, "c.test")), "{}", stderr(&server));
     assert_eq!((serial(ports.https, "a.test"), pebble.orders()), (first, 2));
@@ -236,14 +237,14 @@ fn an_upgrade_keeps_the_certificate() {
 }
 
 #[test]
-fn two_nodes_order_a_certificate_once_and_answer_challenges_for_each_other() {
+fn two_nodes_order_a_certificate_once_and_serve_challenges_for_each_other() {
     if skipped_without(&["pebble", "redis-server"]) {
         return;
     }
     let store = StoreProcess::redis(StoreListen::Unix);
     let (a, b) = (site(), site());
     let (a_ports, b_ports) = (Ports::free(), Ports::free());
-    // The authority always comes to the second node.
+    // The authority always validates at the second node.
     let mut pebble = Pebble::start(b_ports.plan());
     let made =
         run(firstflight(a.path()).args(["keys", "new-encryption"]).arg(a.path().join("kek")));

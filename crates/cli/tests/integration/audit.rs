@@ -1,5 +1,5 @@
 //! `firstflight audit` against our server, nginx and HAProxy, with a witness behind each, and against
-//! what cannot be audited.
+//! servers that cannot be audited.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -35,14 +35,14 @@ impl Witness {
     }
 }
 
-/// Runs an audit with the default delays left out: copies after a second only.
+/// Runs an audit that sends delayed copies after one second only, instead of the default delays.
 fn audit(home: &Path, port: u16, arguments: &[&str]) -> Ended {
     let url = format!("https://localhost:{port}/witness");
     let mut command = firstflight(home);
     run(command.args(["audit", &url, "--delay", "1s", "--json"]).args(arguments))
 }
 
-/// The verdict of each check, and the summary.
+/// The check, the verdict and the summary of each finding.
 fn verdicts(ended: &Ended) -> Vec<(String, String, String)> {
     let report: Value =
         serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error}: {ended:?}"));
@@ -50,7 +50,9 @@ fn verdicts(ended: &Ended) -> Vec<(String, String, String)> {
     let findings = report["findings"].as_array().unwrap();
     findings
         .iter()
-        .map(|it| (text(&it["check"]), text(&it["verdict"]), text(&it["summary"])))
+        .map(|finding| {
+            (text(&finding["check"]), text(&finding["verdict"]), text(&finding["summary"]))
+        })
         .collect()
 }
 
@@ -61,7 +63,7 @@ fn verdict(ended: &Ended, check: &str) -> (String, String) {
     (verdict.clone(), summary.clone())
 }
 
-/// The checks that wait for nothing.
+/// Checks that do not wait.
 const FAST: &[&str] = &[
     "offers",
     "replay-at-once",
@@ -79,12 +81,12 @@ const FAST: &[&str] = &[
     "early-data-limit",
     "fast-open",
 ];
-/// Those of QUIC.
+/// Checks that apply only to QUIC.
 const QUIC: &[&str] = &["replay-addresses", "replay-connection-ids"];
-/// Those that wait for a copy to become fresh or stale.
+/// Checks that wait for a copy to become fresh or stale.
 const SLOW: &[&str] = &["replay-delayed", "refused-flight"];
 
-fn selected(checks: &[&'static str]) -> Vec<&'static str> {
+fn check_flags(checks: &[&'static str]) -> Vec<&'static str> {
     checks.iter().flat_map(|&check| ["--check", check]).chain(["--witness"]).collect()
 }
 
@@ -94,7 +96,7 @@ fn assert_our_server_passes(checks: &[&'static str], more: &[&'static str]) {
     let witness = Witness::start(site.path());
     let upstream = format!("http://127.0.0.1:{}", witness.port);
     let server = Serve::start(site.path(), &["--upstream", &upstream]);
-    let arguments = [&selected(checks), more].concat();
+    let arguments = [&check_flags(checks), more].concat();
     let ended = audit(site.path(), server.address.port(), &arguments);
     for (check, verdict, summary) in verdicts(&ended) {
         // Over QUIC the packets of an overtaken original belong to the copy's connection.
@@ -112,17 +114,17 @@ fn rfc9846_8_our_server_passes() {
 }
 
 #[test]
-fn rfc9846_8_our_server_passes_in_time() {
+fn rfc9846_8_our_server_passes_the_checks_that_wait() {
     assert_our_server_passes(SLOW, &[]);
 }
 
 #[test]
-fn rfc8470_6_3_our_server_gives_slow_clients_up() {
+fn rfc8470_6_3_our_server_times_out_slow_clients() {
     assert_our_server_passes(&["unfinished", "slow-early-data"], &[]);
 }
 
 #[test]
-fn rfc8446_4_6_1_the_life_of_keys_is_watched() {
+fn rfc8446_4_6_1_the_lifetime_of_ticket_keys_is_measured() {
     let site = site();
     let server = Serve::files(site.path(), &[]);
     let url = format!("https://localhost:{}/", server.address.port());
@@ -134,7 +136,7 @@ fn rfc8446_4_6_1_the_life_of_keys_is_watched() {
     assert!(summary.ends_with("lived for 2 s and longer"), "{summary}");
 }
 
-/// A network of its own, so that Fast Open can be switched on for clients, then for servers too.
+/// Runs in a separate network namespace: enables Fast Open for clients, then also for servers.
 const FAST_OPEN: &str = r#"
 ip link set lo up
 "$0" serve --listen 127.0.0.1:4433 --root "$1" 2>"$1/serve.log" &
@@ -145,12 +147,12 @@ done
 "#;
 
 #[test]
-fn rfc7413_4_1_data_in_a_syn_of_ours_is_accepted() {
+fn rfc7413_4_1_our_server_accepts_data_in_a_syn() {
     let site = site();
     let root = site.path().join("root");
     let mut command = Command::new("unshare");
     command.args(["--net", "--pid", "--fork", "--kill-child"]);
-    // An ordinary user is root in a namespace of his own.
+    // An unprivileged user is root in a user namespace.
     command.args((!nix::unistd::geteuid().is_root()).then_some("--map-root-user"));
     command.args(["sh", "-c", FAST_OPEN, crate::support::program::PROGRAM]).arg(&root);
     let ended = run(command.env("HOME", site.path()).env_remove("XDG_DATA_HOME"));
@@ -194,7 +196,7 @@ fn rfc9846_8_nginx_executes_every_copy() {
     );
     let nginx = nginx(site.path(), &location);
     let html = site.path().join("audit.html");
-    let mut arguments = selected(&[FAST, SLOW].concat());
+    let mut arguments = check_flags(&[FAST, SLOW].concat());
     arguments.extend(["--html", html.to_str().unwrap()]);
     let capture = site.path().join("audit.pcapng");
     arguments.extend(["--capture", capture.to_str().unwrap()]);
@@ -218,7 +220,7 @@ fn rfc9846_8_nginx_executes_every_copy() {
     assert!(fs::read_to_string(html).unwrap().contains("ssl_early_data off"), "the remedy");
     let packets = String::from_utf8_lossy(&fs::read(capture).unwrap()).into_owned();
     assert!(packets.contains("replay-at-once, connection 5 of 6;"), "copies and their comments");
-    // Without a witness the responses before Finished show it.
+    // Without a witness, responses before any Finished show that copies are executed.
     let mut command = firstflight(site.path());
     let url = format!("https://localhost:{}/", nginx.port);
     let ended = run(command.args(["audit", &url, "--check", "replay-at-once"]));
@@ -260,8 +262,11 @@ fn rfc9846_8_caddy_executes_copies_over_quic() {
         )
     });
     let checks = [QUIC, &["offers", "replay-delayed", "unsafe-method", "wrong-binder"]].concat();
-    let ended =
-        audit(dir, caddy.port, &[&selected(&checks)[..], &["--http3", "--delay", "10s"]].concat());
+    let ended = audit(
+        dir,
+        caddy.port,
+        &[&check_flags(&checks)[..], &["--http3", "--delay", "10s"]].concat(),
+    );
     assert_eq!(ended.code, Some(1), "{ended:?}");
     for (check, expected) in [
         ("replay-addresses", "fail"),
@@ -296,7 +301,7 @@ fn rfc9846_8_copies_go_to_every_address() {
     assert!(until(|| TcpStream::connect((Ipv4Addr::new(127, 0, 0, 2), port)).is_ok()));
     let names = format!("localhost:{port}:127.0.0.1,127.0.0.2");
     for more in [&["--resolve", &*names][..], &["--resolve", &*names, "--http3"]] {
-        let ended = audit(dir, port, &[&selected(&["replay-nodes"])[..], more].concat());
+        let ended = audit(dir, port, &[&check_flags(&["replay-nodes"])[..], more].concat());
         let (verdict, summary) = verdict(&ended, "replay-nodes");
         assert_eq!(verdict, "pass", "{summary} {ended:?}");
         assert!(ended.out.contains("copy to 127.0.0.2"), "{ended:?}");
@@ -320,18 +325,18 @@ fn rfc8470_3_haproxy_waits_for_finished() {
         )
     });
     let checks = ["replay-at-once", "replay-concurrent", "unsafe-method"];
-    let ended = audit(site.path(), haproxy.port, &selected(&checks));
+    let ended = audit(site.path(), haproxy.port, &check_flags(&checks));
     for check in checks {
         let (verdict, summary) = verdict(&ended, check);
         assert_eq!(verdict, "pass", "{check}: {summary}");
     }
     let (_, summary) = verdict(&ended, "replay-at-once");
     assert!(summary.contains("waits for the Finished"), "{summary}");
-    assert!(ended.out.contains("(HAProxy)"), "by its error page: {ended:?}");
+    assert!(ended.out.contains("(HAProxy)"), "recognised by its error page: {ended:?}");
 }
 
 /// Runs an audit that must fail with one sentence.
-fn refused(arguments: &[&str], expected: &[&str]) {
+fn assert_refused(arguments: &[&str], expected: &[&str]) {
     let site = site();
     let ended = run(firstflight(site.path()).arg("audit").args(arguments));
     assert_eq!((ended.code, &*ended.out), (Some(2), ""), "{ended:?}");
@@ -350,7 +355,7 @@ fn respond(bytes: &'static [u8]) -> String {
         for mut stream in listener.incoming().flatten() {
             let _ = stream.read(&mut [0; 1000]);
             let _ = stream.write_all(bytes);
-            // An empty response is that of a server that hangs.
+            // Without a response, the server hangs.
             while bytes.is_empty() && stream.read(&mut [0; 1000]).is_ok_and(|length| length > 0) {}
         }
     });
@@ -358,28 +363,28 @@ fn respond(bytes: &'static [u8]) -> String {
 }
 
 #[test]
-fn what_cannot_be_audited_is_a_sentence() {
-    refused(&["http://localhost/"], &["not an https:// URL"]);
-    refused(&["https://192.0.2.1/"], &["192.0.2.1", "--i-am-allowed"]);
-    // Before its name is looked up: `.invalid` would not resolve.
-    refused(&["https://server.invalid/"], &["server.invalid", "--i-am-allowed"]);
-    refused(&["https://server.invalid/", "--i-am-allowed"], &["server.invalid"]);
+fn servers_that_cannot_be_audited_are_refused_with_one_sentence() {
+    assert_refused(&["http://localhost/"], &["not an https:// URL"]);
+    assert_refused(&["https://192.0.2.1/"], &["192.0.2.1", "--i-am-allowed"]);
+    // Refused before the name is looked up: `.invalid` would not resolve.
+    assert_refused(&["https://server.invalid/"], &["server.invalid", "--i-am-allowed"]);
+    assert_refused(&["https://server.invalid/", "--i-am-allowed"], &["server.invalid"]);
     // An override for another port or name does not help.
     for other in ["server.invalid:444:127.0.0.1", "xserver.invalid:443:127.0.0.1"] {
-        refused(&["https://server.invalid/", "--resolve", other], &["--i-am-allowed"]);
+        assert_refused(&["https://server.invalid/", "--resolve", other], &["--i-am-allowed"]);
     }
     let elsewhere = "a.test:443:127.0.0.1,192.0.2.1";
-    refused(&["https://a.test/", "--resolve", elsewhere], &["192.0.2.1", "--i-am-allowed"]);
+    assert_refused(&["https://a.test/", "--resolve", elsewhere], &["192.0.2.1", "--i-am-allowed"]);
     let closed = format!("https://127.0.0.1:{}/", free_port());
-    refused(&[&closed], &["cannot connect", "check the address"]);
-    refused(&[&respond(b"HTTP/1.1 400 Bad Request\r\n\r\n")], &["does not speak TLS"]);
-    refused(&[&respond(b""), "--timeout", "1s"], &["does not respond in time", "--timeout"]);
+    assert_refused(&[&closed], &["cannot connect", "check the address"]);
+    assert_refused(&[&respond(b"HTTP/1.1 400 Bad Request\r\n\r\n")], &["does not speak TLS"]);
+    assert_refused(&[&respond(b""), "--timeout", "1s"], &["does not respond in time", "--timeout"]);
     let tcp_only = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let url = format!("https://{}/", tcp_only.local_addr().unwrap());
-    refused(&[&url, "--http3"], &["cannot connect", "nothing listens"]);
+    assert_refused(&[&url, "--http3"], &["cannot connect", "nothing listens"]);
     let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let url = format!("https://{}/", silent.local_addr().unwrap());
-    refused(&[&url, "--http3", "--timeout", "1s"], &["no response over QUIC", "over TCP"]);
+    assert_refused(&[&url, "--http3", "--timeout", "1s"], &["no response over QUIC", "over TCP"]);
     let home = site();
     let unknown = run(firstflight(home.path()).args(["audit", "https://a/", "--check", "x"]));
     assert!(unknown.code == Some(2) && unknown.err.contains("replay-at-once"), "{unknown:?}");
@@ -389,8 +394,8 @@ fn what_cannot_be_audited_is_a_sentence() {
 fn a_report_that_cannot_be_written_is_noticed_before_the_audit() {
     let closed = format!("https://127.0.0.1:{}/", free_port());
     for flag in ["--html", "--sarif", "--junit"] {
-        refused(&[&closed, flag, "none/report"], &["none/report", "choose a path"]);
-        refused(&[&closed, flag, "/dev"], &["/dev", "choose a path"]);
+        assert_refused(&[&closed, flag, "none/report"], &["none/report", "choose a path"]);
+        assert_refused(&[&closed, flag, "/dev"], &["/dev", "choose a path"]);
     }
     // The check leaves no file behind.
     let site = site();
@@ -411,7 +416,7 @@ fn a_report_is_printed_even_if_its_file_cannot_be_written() {
     assert!(ended.out.contains("offers") && ended.err.contains("/dev/full"), "{ended:?}");
 }
 
-/// A server over TCP that does this with each connection, once it has received something.
+/// A TCP server that calls `act` on each connection once it has received data.
 fn bad_server(act: impl Fn(&mut TcpStream) + Send + 'static) -> String {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let url = format!("https://{}/", listener.local_addr().unwrap());
@@ -424,39 +429,39 @@ fn bad_server(act: impl Fn(&mut TcpStream) + Send + 'static) -> String {
     url
 }
 
-/// A record that changes nothing (RFC 8446 appendix D.4).
-const NO_CHANGE: &[u8] = &[20, 3, 3, 0, 1, 1];
+/// A ChangeCipherSpec record, which TLS 1.3 ignores (RFC 8446 appendix D.4).
+const CHANGE_CIPHER_SPEC: &[u8] = &[20, 3, 3, 0, 1, 1];
 
 #[test]
-fn bad_servers_over_tcp_are_a_sentence() {
+fn bad_servers_over_tcp_are_refused_with_one_sentence() {
     let slow = bad_server(|stream| {
-        for byte in NO_CHANGE.iter().cycle() {
+        for byte in CHANGE_CIPHER_SPEC.iter().cycle() {
             if stream.write_all(&[*byte]).is_err() {
                 break;
             }
             thread::sleep(Duration::from_millis(50));
         }
     });
-    refused(&[&slow, "--timeout", "1s"], &["does not respond in time", "--timeout"]);
+    assert_refused(&[&slow, "--timeout", "1s"], &["does not respond in time", "--timeout"]);
     let endless = bad_server(|stream| {
-        let records = NO_CHANGE.repeat(1000);
+        let records = CHANGE_CIPHER_SPEC.repeat(1000);
         while stream.write_all(&records).is_ok() {}
     });
-    refused(&[&endless], &["a full handshake fails", "more than 16 MiB"]);
-    // What was received and not read makes the end of a connection a reset.
+    assert_refused(&[&endless], &["a full handshake fails", "more than 16 MiB"]);
+    // Closing a socket with unread data resets the connection.
     let reset = bad_server(|_| {});
-    refused(&[&reset], &["a full handshake fails", "closed the connection"]);
+    assert_refused(&[&reset], &["a full handshake fails", "closed the connection"]);
     let half_closed = bad_server(|stream| {
-        let _ = stream.write_all(&NO_CHANGE[..3]);
+        let _ = stream.write_all(&CHANGE_CIPHER_SPEC[..3]);
         let _ = stream.shutdown(Shutdown::Write);
         let _ = stream.read_to_end(&mut Vec::new());
     });
-    refused(&[&half_closed], &["a full handshake fails", "closed the connection"]);
+    assert_refused(&[&half_closed], &["a full handshake fails", "closed the connection"]);
 }
 
 #[test]
-fn bad_servers_over_quic_are_a_sentence() {
-    // Headers of QUIC version 1, and nothing behind them that opens.
+fn bad_servers_over_quic_are_refused_with_one_sentence() {
+    // QUIC version 1 headers, with payloads that cannot be decrypted.
     let noise = |length: usize| {
         let mut datagram = vec![0xc0, 0, 0, 0, 1, 8];
         datagram.resize(length, 0x55);
@@ -484,20 +489,23 @@ fn bad_servers_over_quic_are_a_sentence() {
             }
         });
         eprintln!("{what}");
-        refused(&[&url, "--http3", "--timeout", "1s"], &["no response over QUIC", "over TCP"]);
+        assert_refused(
+            &[&url, "--http3", "--timeout", "1s"],
+            &["no response over QUIC", "over TCP"],
+        );
         done.store(true, Ordering::Relaxed);
     }
 }
 
 #[test]
-fn servers_without_early_data_are_told_apart() {
+fn servers_without_early_data_are_distinguished() {
     if skipped_without(&["nginx", "openssl"]) {
         return;
     }
     let hello = "location / {\nreturn 200 hello;\n}";
     let servers = site();
     let nginx_without = nginx(servers.path(), &format!("ssl_protocols TLSv1.3;\n{hello}"));
-    let (_openssl, openssl_port) = without_tickets(servers.path());
+    let (_openssl, openssl_port) = openssl_without_tickets(servers.path());
     for (port, expected) in
         [(nginx_without.port, "allow no early data"), (openssl_port, "no resumption")]
     {
@@ -519,17 +527,17 @@ fn servers_without_early_data_are_told_apart() {
         let site = site();
         let nginx = nginx(site.path(), directives);
         let url = format!("https://localhost:{}/", nginx.port);
-        refused(&[&url], &[expected]);
-        refused(&[&url, "--witness"], &[expected]);
+        assert_refused(&[&url], &[expected]);
+        assert_refused(&[&url, "--witness"], &[expected]);
     }
     let site = site();
     let nginx = nginx(site.path(), &format!("ssl_protocols TLSv1.3;\n{hello}"));
     let url = format!("https://localhost:{}/", nginx.port);
-    refused(&[&url, "--witness"], &["none of a witness", "--serve-witness"]);
+    assert_refused(&[&url, "--witness"], &["not from a witness", "--serve-witness"]);
 }
 
 /// OpenSSL's server, which issues no tickets, with cert.pem and key.pem in this directory.
-fn without_tickets(dir: &Path) -> (Running, u16) {
+fn openssl_without_tickets(dir: &Path) -> (Running, u16) {
     let port = free_port();
     let mut command = Command::new("openssl");
     command.current_dir(dir).args(["s_server", "-www", "-tls1_3", "-num_tickets", "0"]);

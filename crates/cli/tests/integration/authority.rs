@@ -83,8 +83,8 @@ fn serve_fetch_and_curl_with_a_development_certificate() {
     curl.args(["-sS", &url]).env("CURL_CA_BUNDLE", dir.join(HOME).join("authority.pem"));
     assert_eq!(run(&mut curl).out, PAGE);
     let stderr = fs::read_to_string(&server.stderr).unwrap();
-    let told = stderr.lines().filter(|line| line.contains("development authority")).count();
-    assert_eq!(told, 1, "{stderr}");
+    let notices = stderr.lines().filter(|line| line.contains("development authority")).count();
+    assert_eq!(notices, 1, "{stderr}");
     assert!(stderr.contains("firstflight authority trust"), "{stderr}");
 }
 
@@ -126,7 +126,7 @@ fn a_development_certificate_is_renewed_before_it_expires() {
         ("DONT_FAKE_MONOTONIC", "1"),
     ];
     let server = serve_in(dir, &environment);
-    let shown = || {
+    let serial_number = || {
         let script = format!(
             "openssl s_client -connect {} </dev/null 2>/dev/null | openssl x509 -noout -serial",
             server.address
@@ -135,19 +135,19 @@ fn a_development_certificate_is_renewed_before_it_expires() {
         assert!(serial.starts_with("serial="), "{serial:?}; {}", text(&server.stderr));
         serial
     };
-    let first = shown();
-    // At half of its life it stays. The server looks at its clock and then at certificates, about
-    // once a second; that it has seen the second step says that it is done with the first.
+    let first = serial_number();
+    // At half of its lifetime the certificate stays. About once a second, the server checks its
+    // clock and then its certificates: when it logs the second step, it has handled the first.
     for (step, clock_now) in ["+84h", "+85h"].into_iter().enumerate() {
         fs::write(&clock, clock_now).unwrap();
         let seen = || text(&server.stderr).matches("clock was set").count() > step;
         assert!(until(seen), "{}", text(&server.stderr));
     }
-    assert_eq!(shown(), first);
+    assert_eq!(serial_number(), first);
     fs::write(&clock, "+126h").unwrap();
     let signed = || text(&server.stderr).contains("has signed a new certificate");
     assert!(until(signed), "{}", text(&server.stderr));
-    assert_ne!(shown(), first);
+    assert_ne!(serial_number(), first);
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn serve_check_creates_no_authority() {
 }
 
 #[test]
-fn json_is_one_value() {
+fn json_output_is_a_single_value() {
     let site = site();
     let dir = site.path();
     serve(dir).stop();
@@ -251,7 +251,7 @@ fn rfc5280_4_2_1_10_name_constraints_exclude_public_names() {
         }
         server.stop();
     }
-    // The same for what it may vouch for, so that nothing else is wrong with the forged ones.
+    // Certificates for permitted names are valid, so only the names of those above are wrong.
     let (cert, key) = forge(dir, &["app.test", "10.1.2.3", "localhost"]);
     assert_eq!(openssl(&cert).code, Some(0));
     let server = start(&cert, &key);
@@ -261,7 +261,7 @@ fn rfc5280_4_2_1_10_name_constraints_exclude_public_names() {
 }
 
 #[test]
-fn chromium_trusts_it_after_installation_within_its_name_constraints() {
+fn chromium_trusts_an_installed_authority_within_its_name_constraints() {
     if skipped_without(&["chromium"]) {
         return;
     }
@@ -274,8 +274,8 @@ fn chromium_trusts_it_after_installation_within_its_name_constraints() {
     let mut before = Browser::open(dir, rules);
     assert_eq!(before.refusal(&url("localhost")), "net::ERR_CERT_AUTHORITY_INVALID");
     drop(before);
-    let told = authority(dir, &["trust", "--only", "chromium"]);
-    assert!(told.code == Some(0) && told.out.contains("now trusts it"), "{told:?}");
+    let trusted = authority(dir, &["trust", "--only", "chromium"]);
+    assert!(trusted.code == Some(0) && trusted.out.contains("now trusts it"), "{trusted:?}");
     let again = authority(dir, &["trust", "--only", "chromium"]);
     assert!(again.out.contains("already trusts it"), "{again:?}");
     let mut after = Browser::open(dir, rules);
@@ -284,17 +284,17 @@ fn chromium_trusts_it_after_installation_within_its_name_constraints() {
         after.wait_for_text("document.body.innerText", PAGE.trim());
     }
     let (cert, key) = forge(dir, &["example.com"]);
-    let beyond = Serve::files(dir, &["--cert", &cert, "--key", &key]);
-    let refusal = after.refusal(&format!("https://example.com:{}/", beyond.port()));
+    let forbidden = Serve::files(dir, &["--cert", &cert, "--key", &key]);
+    let refusal = after.refusal(&format!("https://example.com:{}/", forbidden.port()));
     assert!(refusal.starts_with("net::ERR_CERT"), "{refusal:?}");
     drop(after);
-    let back = authority(dir, &["untrust", "--only", "chromium"]);
-    assert!(back.out.contains("no longer trusts it"), "{back:?}");
+    let untrusted = authority(dir, &["untrust", "--only", "chromium"]);
+    assert!(untrusted.out.contains("no longer trusts it"), "{untrusted:?}");
     assert!(Browser::open(dir, rules).refusal(&url("localhost")).starts_with("net::ERR_CERT"));
 }
 
 #[test]
-fn firefox_trusts_it_after_installation_within_its_name_constraints() {
+fn firefox_trusts_an_installed_authority_within_its_name_constraints() {
     if skipped_without(&["firefox-esr"]) {
         return;
     }
@@ -306,19 +306,22 @@ fn firefox_trusts_it_after_installation_within_its_name_constraints() {
     let url = |host: &str| format!("https://{host}:{port}/");
     let refused = Err(INSECURE.to_owned());
     assert_eq!(Firefox::open(dir, names).go(&url("localhost")), refused);
-    let told = authority(dir, &["trust", "--only", "firefox"]);
-    assert!(told.code == Some(0) && told.out.contains("now trusts it"), "{told:?}");
+    let trusted = authority(dir, &["trust", "--only", "firefox"]);
+    assert!(trusted.code == Some(0) && trusted.out.contains("now trusts it"), "{trusted:?}");
     let mut after = Firefox::open(dir, names);
     for host in ["localhost", "127.0.0.1", "app.test"] {
         assert_eq!(after.go(&url(host)).as_deref().map(str::trim), Ok(PAGE.trim()), "{host}");
     }
     let (cert, key) = forge(dir, &["example.com"]);
-    let beyond = Serve::files(dir, &["--cert", &cert, "--key", &key]);
-    assert_eq!(after.go(&format!("https://example.com:{}/", beyond.port())), refused);
+    let forbidden = Serve::files(dir, &["--cert", &cert, "--key", &key]);
+    assert_eq!(after.go(&format!("https://example.com:{}/", forbidden.port())), refused);
     drop(after);
-    let back = authority(dir, &["untrust", "--json", "--only", "firefox"]);
-    let back: Value = serde_json::from_str(&back.out).unwrap();
-    assert_eq!((&back[0]["store"], &back[0]["outcome"]), (&"firefox".into(), &"done".into()));
+    let untrusted = authority(dir, &["untrust", "--json", "--only", "firefox"]);
+    let untrusted: Value = serde_json::from_str(&untrusted.out).unwrap();
+    assert_eq!(
+        (&untrusted[0]["store"], &untrusted[0]["outcome"]),
+        (&"firefox".into(), &"done".into())
+    );
     assert_eq!(Firefox::open(dir, names).go(&url("localhost")), refused);
 }
 
@@ -342,12 +345,12 @@ ls "$1/local"
 "#;
 
 #[test]
-fn the_system_trusts_it_after_installation() {
+fn the_system_trusts_an_installed_authority() {
     let site = site();
     let dir = site.path();
     let server = serve(dir);
     let mut command = Command::new("unshare");
-    // An ordinary user is root in a namespace of his own.
+    // An unprivileged user is root in a user namespace.
     command.arg("--mount").args((!geteuid().is_root()).then_some("--map-root-user"));
     command.args(["sh", "-c", IN_A_COPY, "sh"]).arg(dir).arg(server.port());
     command.arg(crate::support::program::PROGRAM).env("HOME", dir).env_remove("XDG_DATA_HOME");

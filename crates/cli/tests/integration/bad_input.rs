@@ -16,10 +16,10 @@ use crate::support::peer::certificate;
 use crate::support::program::{PAGE, Serve, TEST_TIMEOUT, fetch, firstflight, run, site, text};
 
 /// Runs the program, which must fail with this exit code and one sentence with these texts.
-fn refused(dir: &Path, arguments: &[&str], code: i32, expected: &[&str]) {
+fn assert_refused(dir: &Path, arguments: &[&str], code: i32, expected: &[&str]) {
     let ended = run(firstflight(dir).current_dir(dir).args(arguments));
     assert_eq!((ended.code, &*ended.out), (Some(code), ""), "{arguments:?}: {ended:?}");
-    // The parser of flags says in two further lines where its help is.
+    // Errors of clap end with a hint about `--help`.
     let sentence = match ended.err.strip_suffix("\n\nFor more information, try '--help'.\n") {
         Some(sentence) => sentence.strip_prefix("error: "),
         None => ended.err.trim_end().strip_prefix("firstflight: "),
@@ -50,7 +50,7 @@ fn missing_files() {
         &serve,
         &["health", "--config", "none"],
     ] {
-        refused(dir, arguments, 2, &["none", "No such file"]);
+        assert_refused(dir, arguments, 2, &["none", "No such file"]);
     }
 }
 
@@ -65,7 +65,7 @@ fn invalid_certificates_and_keys() {
     fs::write(dir.join("cut.pem"), cut).unwrap();
     let serve = |cert, key, expected: &[&str]| {
         let listen = ["serve", "--listen", "127.0.0.1:0", "--root", "root"];
-        refused(dir, &[&listen[..], &["--cert", cert, "--key", key]].concat(), 2, expected);
+        assert_refused(dir, &[&listen[..], &["--cert", cert, "--key", key]].concat(), 2, expected);
     };
     serve("none.pem", "key.pem", &["certificate none.pem", "No such file", "give a file"]);
     serve("cert.pem", "none.pem", &["private key none.pem", "No such file", "give a file"]);
@@ -84,15 +84,15 @@ fn invalid_addresses_and_content() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let serve = |listen, root, expected: &[&str]| {
-        refused(dir, &["serve", "--listen", listen, "--root", root], 2, expected);
+        assert_refused(dir, &["serve", "--listen", listen, "--root", root], 2, expected);
     };
     serve(&address, "root", &[&address, "in use", "choose another port with --listen"]);
     serve("127.0.0.1", "root", &["127.0.0.1", "give an address such as"]);
     serve("192.0.2.1:0", "root", &["192.0.2.1:0", "give an address of this machine"]);
     serve("127.0.0.1:0", "none", &["none", "use a readable directory"]);
-    refused(dir, &["serve", "--listen", "127.0.0.1:0"], 2, &["give --root DIR", "[[site]]"]);
+    assert_refused(dir, &["serve", "--listen", "127.0.0.1:0"], 2, &["give --root DIR", "[[site]]"]);
     let upstream = ["serve", "--listen", "127.0.0.1:0", "--upstream", "ftp://h"];
-    refused(dir, &upstream, 2, &["ftp://h", "http://HOST:PORT"]);
+    assert_refused(dir, &upstream, 2, &["ftp://h", "http://HOST:PORT"]);
 }
 
 #[test]
@@ -109,12 +109,12 @@ fn invalid_configurations() {
     ] {
         fs::write(dir.join("bad.toml"), content).unwrap();
         let expected = [&["bad.toml"], &expected[..]].concat();
-        refused(dir, &["serve", "--check", "--config", "bad.toml"], 2, &expected);
+        assert_refused(dir, &["serve", "--check", "--config", "bad.toml"], 2, &expected);
         let serve = ["serve", "--listen", "127.0.0.1:0", "--root", "root", "--config", "bad.toml"];
-        refused(dir, &serve, 2, &expected);
+        assert_refused(dir, &serve, 2, &expected);
     }
     let missing = ["serve", "--check", "--config", "none.toml"];
-    refused(dir, &missing, 2, &["none.toml", "No such file", "--config"]);
+    assert_refused(dir, &missing, 2, &["none.toml", "No such file", "--config"]);
     let store = "[store]\nurl = \"rediss://127.0.0.1\"\n";
     fs::write(dir.join("ca.pem"), "no PEM").unwrap();
     for (content, expected) in [
@@ -122,7 +122,7 @@ fn invalid_configurations() {
         ("[tickets]\nkeys = \"file\"\nfile = \"none\"\n".to_owned(), ["none", "keys new"]),
     ] {
         fs::write(dir.join("bad.toml"), content).unwrap();
-        refused(dir, &["serve", "--check", "--config", "bad.toml"], 2, &expected);
+        assert_refused(dir, &["serve", "--check", "--config", "bad.toml"], 2, &expected);
     }
     fs::write(dir.join("good.toml"), format!("{store}[early_data]\ndefault = \"strict\"\n"))
         .unwrap();
@@ -146,7 +146,7 @@ fn a_check_refuses_what_serve_refuses_and_shows_certificates() {
         fs::write(dir.join("part.toml"), content).unwrap();
         for more in [&["--check"][..], &[]] {
             let arguments = [&["serve", "--config", "part.toml"], more].concat();
-            refused(dir, &arguments, 2, &expected);
+            assert_refused(dir, &arguments, 2, &expected);
         }
     }
     let files = "certificate = \"cert.pem\"\nkey = \"key.pem\"\n";
@@ -180,7 +180,7 @@ fn flags_of_a_certificate_that_no_site_uses_are_refused() {
         (&["--acme-contact", "ops@example.org"], ["no site", "--acme NAME"]),
         (&["--acme-agree", "--acme-state", "state"], ["no site", "leave them out"]),
     ] {
-        refused(dir, &[&check("own.toml"), flags].concat(), 2, &expected);
+        assert_refused(dir, &[&check("own.toml"), flags].concat(), 2, &expected);
     }
     let variables = [("FIRSTFLIGHT_CERT", "cert.pem"), ("FIRSTFLIGHT_KEY", "key.pem")];
     let ended = run(firstflight(dir).current_dir(dir).args(check("own.toml")).envs(variables));
@@ -192,7 +192,7 @@ fn flags_of_a_certificate_that_no_site_uses_are_refused() {
 }
 
 #[test]
-fn a_directory_alone_has_an_address() {
+fn a_directory_alone_is_served_on_the_default_address() {
     let site = site();
     let checked = run(firstflight(site.path()).args(["serve", "--check"]).arg(site.path()));
     assert_eq!(checked.code, Some(0), "{checked:?}");
@@ -200,23 +200,23 @@ fn a_directory_alone_has_an_address() {
 }
 
 #[test]
-fn a_health_check_needs_time() {
+fn a_health_check_with_a_timeout_of_zero_is_refused() {
     let site = site();
     let health = ["health", "--admin", "127.0.0.1:1", "--timeout", "0s"];
-    refused(site.path(), &health, 2, &["--timeout", "such as 5s"]);
+    assert_refused(site.path(), &health, 2, &["--timeout", "such as 5s"]);
 }
 
 #[test]
 fn flags_of_curl_that_fetch_lacks_are_named_and_values_may_start_with_a_dash() {
     let site = site();
     let dir = site.path();
-    refused(
+    assert_refused(
         dir,
         &["fetch", "--compressed", "https://a/"],
         2,
         &["curl has --compressed", "leave it out"],
     );
-    refused(dir, &["fetch", "-u", "a:b", "https://a/"], 2, &["curl has --user"]);
+    assert_refused(dir, &["fetch", "-u", "a:b", "https://a/"], 2, &["curl has --user"]);
     let url = format!("https://127.0.0.1:{}/", free_port());
     let ended = run(firstflight(dir).args(["fetch", "-s", "-w", "--x %{http_code}", &url]));
     assert_eq!((ended.code, &*ended.out), (Some(7), "--x 000"), "{ended:?}");
@@ -244,8 +244,8 @@ fn with_streams(dir: &Path, arguments: &[&str], out: Stdio, err: Stdio) -> (Opti
     (ended.status.code(), String::from_utf8_lossy(&ended.stderr).into_owned())
 }
 
-/// A disk without room.
-fn full() -> Stdio {
+/// Opens `/dev/full`, where every write fails with ENOSPC.
+fn full_device() -> Stdio {
     fs::OpenOptions::new().write(true).open("/dev/full").unwrap().into()
 }
 
@@ -262,7 +262,7 @@ fn a_full_standard_output_is_an_error() {
         (&["fetch", "-w", "%{http_code}", &url], 23),
         (&["fetch", &page], 23),
     ] {
-        let (code, err) = with_streams(dir, arguments, full(), Stdio::piped());
+        let (code, err) = with_streams(dir, arguments, full_device(), Stdio::piped());
         assert_eq!(code, Some(expected), "{arguments:?}: {err}");
         assert!(err.contains("No space left on device"), "{arguments:?}: {err}");
     }
@@ -279,7 +279,7 @@ fn a_full_standard_error_changes_no_exit_code() {
         (&["fetch", "-w", "%{nonsense}", "http://127.0.0.1:1/"], 7),
         (&["health", "--admin", "127.0.0.1:1"], 1),
     ] {
-        let (code, _) = with_streams(dir, arguments, Stdio::null(), full());
+        let (code, _) = with_streams(dir, arguments, Stdio::null(), full_device());
         assert_eq!(code, Some(expected), "{arguments:?}");
     }
 }
@@ -327,7 +327,7 @@ fn warnings_of_fetch_are_not_printed_with_silent() {
 }
 
 #[test]
-fn a_passphrase_of_the_jar_is_text_and_a_key_file_overrides_it() {
+fn a_jar_passphrase_must_be_utf8_and_a_key_file_overrides_it() {
     let site = site();
     let dir = site.path();
     let fetch = |passphrase: &[u8], flags: &[&str]| {
@@ -352,7 +352,7 @@ fn invalid_flags_of_lab_serve() {
     let site = site();
     let dir = site.path();
     let lab = |arguments: &[&str], expected: &[&str]| {
-        refused(dir, &[&["lab"], arguments].concat(), 2, expected);
+        assert_refused(dir, &[&["lab"], arguments].concat(), 2, expected);
     };
     lab(&["--serve", "--samples", "3"], &["--serve", "measures nothing", "leave out --samples"]);
     let axes = ["--serve", "--kind", "full", "--no-costs", "--fail-if", "p50(full) > 1s"];
@@ -386,22 +386,22 @@ fn unusable_ticket_keys() {
     let file = dir.join("keys");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let before = fs::read(&file).unwrap();
-    refused(dir, &new, 2, &["keys exists already", "choose another name"]);
+    assert_refused(dir, &new, 2, &["keys exists already", "choose another name"]);
     assert_eq!(fs::read(&file).unwrap(), before, "untouched");
     let serve = ["serve", "--listen", "127.0.0.1:0", "--root", "root", "--ticket-keys", "keys"];
     for mode in [0o640, 0o604] {
         fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
-        refused(dir, &serve, 2, &["keys can be read by others", "`chmod 600 keys`"]);
+        assert_refused(dir, &serve, 2, &["keys can be read by others", "`chmod 600 keys`"]);
     }
-    refused(dir, &["keys", "rotate", "keys"], 2, &["chmod 600"]);
+    assert_refused(dir, &["keys", "rotate", "keys"], 2, &["chmod 600"]);
     fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
     fs::write(&file, &before[..before.len() / 2]).unwrap();
-    refused(dir, &serve, 2, &["keys line ", "[[key]]"]);
+    assert_refused(dir, &serve, 2, &["keys line ", "[[key]]"]);
     fs::remove_file(&file).unwrap();
-    refused(dir, &serve, 2, &["keys", "No such file", "`firstflight keys new`"]);
+    assert_refused(dir, &serve, 2, &["keys", "No such file", "`firstflight keys new`"]);
 }
 
-/// A jar with another key or with damage is refused and left unchanged.
+/// A jar that is damaged, or encrypted under another key, is refused and left unchanged.
 #[test]
 fn unusable_session_jars() {
     let site = site();
@@ -412,33 +412,38 @@ fn unusable_session_jars() {
     assert_eq!(filled.ended.out, PAGE, "{:?}", filled.ended);
     let jar = dir.join("jar");
     let good = fs::read(&jar).unwrap();
-    let with = |content: &[u8], flags: &[&str], expected: &[&str]| {
+    let assert_jar_refused = |content: &[u8], flags: &[&str], expected: &[&str]| {
         fs::write(&jar, content).unwrap();
         let fetch = ["fetch", "--cacert", "cert.pem", "--ssl-sessions", "jar", &url];
-        refused(dir, &[&fetch[..], flags].concat(), 2, expected);
+        assert_refused(dir, &[&fetch[..], flags].concat(), 2, expected);
         assert_eq!(fs::read(&jar).unwrap(), content, "byte for byte as it was");
     };
     let other = ["--ssl-sessions-key", "other-key"];
-    with(&good, &other, &["jar is encrypted under another key", "--ssl-sessions-key FILE"]);
+    assert_jar_refused(
+        &good,
+        &other,
+        &["jar is encrypted under another key", "--ssl-sessions-key FILE"],
+    );
     let damaged = ["jar is damaged", "remove it to start with an empty one"];
     for length in [1, 20, good.len() / 2, good.len() - 1] {
-        with(&good[..length], &[], &damaged);
+        assert_jar_refused(&good[..length], &[], &damaged);
     }
     let mut garbled = good.clone();
     *garbled.last_mut().unwrap() ^= 1;
-    with(&garbled, &[], &damaged);
-    with(b"these are no sessions\n", &[], &damaged);
-    with(&[0xff; 4096], &[], &damaged);
+    assert_jar_refused(&garbled, &[], &damaged);
+    assert_jar_refused(b"these are no sessions\n", &[], &damaged);
+    assert_jar_refused(&[0xff; 4096], &[], &damaged);
     let by_age = b"age-encryption.org/v1\n-> X25519 CJM36AHmTbdHSuOQL\n";
-    with(by_age, &[], &["jar was sealed with age", "rm jar", "one full handshake"]);
-    // Restored, it is as good as before.
+    assert_jar_refused(by_age, &[], &["jar was sealed with age", "rm jar", "one full handshake"]);
+    // The restored jar still works.
     fs::write(&jar, &good).unwrap();
     let again = fetch(dir, &server.cert, &url, &["--tls-earlydata"]);
     assert_eq!(again.facts["early_data"], "accepted");
     assert_eq!(server.stop().len(), 2, "the refused calls sent nothing");
 }
 
-/// A server that reads once, sends these bytes and closes.
+/// Starts a server that reads once from each connection, sends these bytes and closes. Returns its
+/// port.
 fn closes_after(response: &'static [u8]) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -447,7 +452,7 @@ fn closes_after(response: &'static [u8]) -> u16 {
             let _ = client.read(&mut [0; 4096]);
             let _ = client.write_all(response);
             let _ = client.shutdown(Shutdown::Write);
-            // Read out, so that the response isn't lost to a reset.
+            // Unread data would reset the connection, and the client would lose the response.
             let _ = std::io::copy(&mut client, &mut std::io::sink());
         }
     });
@@ -460,13 +465,18 @@ fn servers_that_close_during_an_exchange() {
     let dir = site.path();
     let https = |response: &'static [u8]| format!("https://127.0.0.1:{}/", closes_after(response));
     let http = |response: &'static [u8]| format!("http://127.0.0.1:{}/", closes_after(response));
-    refused(dir, &["fetch", "-k", &https(b"")], 35, &["closed the connection", "handshake"]);
-    // A record that announces more than comes.
-    refused(dir, &["fetch", "-k", &https(b"\x16\x03\x03\x00\x7a\x02\x00")], 35, &["handshake"]);
-    refused(dir, &["fetch", "-k", &https(b"HTTP/1.1 400 No\r\n\r\n")], 35, &["TLS"]);
-    refused(dir, &["fetch", &http(b"")], 52, &["closed the connection without a response"]);
+    assert_refused(dir, &["fetch", "-k", &https(b"")], 35, &["closed the connection", "handshake"]);
+    // A record that is longer than what follows.
+    assert_refused(
+        dir,
+        &["fetch", "-k", &https(b"\x16\x03\x03\x00\x7a\x02\x00")],
+        35,
+        &["handshake"],
+    );
+    assert_refused(dir, &["fetch", "-k", &https(b"HTTP/1.1 400 No\r\n\r\n")], 35, &["TLS"]);
+    assert_refused(dir, &["fetch", &http(b"")], 52, &["closed the connection without a response"]);
     let short = http(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n");
-    refused(dir, &["fetch", &short], 18, &["ended the response before the end of the body"]);
+    assert_refused(dir, &["fetch", &short], 18, &["ended the response before the end of the body"]);
 }
 
 #[test]
@@ -501,13 +511,13 @@ fn a_megabyte_of_random_bytes_as_client_hello() {
     for seed in 1..=20 {
         let mut bytes: Vec<u8> = noise(seed).take(1 << 20).collect();
         if seed % 2 == 0 {
-            // As far as a record's and a ClientHello's own heads it is well-formed.
+            // The headers of the record and of the ClientHello are valid.
             bytes[..9].copy_from_slice(&[22, 3, 1, 0x40, 0, 1, 0, 0x3f, 0xfc]);
         }
         let mut tcp = TcpStream::connect(server.address).unwrap();
         tcp.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         tcp.set_write_timeout(Some(TEST_TIMEOUT)).unwrap();
-        // The server may close before it has all of it.
+        // The server may close before it has read everything.
         let _ = tcp.write_all(&bytes);
         let _ = tcp.shutdown(Shutdown::Write);
         let mut response = Vec::new();
@@ -527,8 +537,9 @@ fn a_megabyte_of_random_bytes_as_client_hello() {
 fn invalid_flags_of_the_lab() {
     let site = site();
     let dir = site.path();
-    let lab =
-        |flags: &[&str], expected: &[&str]| refused(dir, &[&["lab"], flags].concat(), 2, expected);
+    let lab = |flags: &[&str], expected: &[&str]| {
+        assert_refused(dir, &[&["lab"], flags].concat(), 2, expected)
+    };
     lab(&["--server", "apache"], &["apache", "allowed are firstflight, nginx, haproxy"]);
     lab(&["--rtt", "0"], &["--rtt", "0.01 to 10000 milliseconds"]);
     lab(&["--rtt", "20,fast"], &["fast", "0.01 to 10000 milliseconds"]);

@@ -81,7 +81,7 @@ fn an_interrupted_load_is_not_complete() {
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     let mut running = Running::start(&mut command);
-    // The connection before the run, and some of the run.
+    // The connection before the run, and some of the run's.
     assert!(until(|| serve.log().len() > 3));
     running.signal(Signal::SIGINT);
     assert_eq!(running.wait().and_then(|status| status.code()), Some(130));
@@ -139,14 +139,14 @@ fn connections_are_measured_one_by_one() {
     for sample in record["samples"].as_array().unwrap() {
         let cell = &cells[sample["cell"].as_u64().unwrap() as usize];
         let label = sample["label"].as_str().unwrap();
-        let shown = match cell["kind"].as_str().unwrap() {
+        let handshake = match cell["kind"].as_str().unwrap() {
             "0-RTT" => "early data accepted",
             "refused" => "early data refused",
             kind => kind,
         };
-        assert!(label.contains(shown), "{label} in {cell}");
+        assert!(label.contains(handshake), "{label} in {cell}");
     }
-    // What the server itself says of the early ones.
+    // The server's own log confirms the early requests.
     let log = serve.stop();
     let early = log.iter().filter(|line| line["early_data"] == "accepted").count();
     assert!(early >= 2 * 6, "{early} early requests in the server's log");

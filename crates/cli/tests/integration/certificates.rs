@@ -26,7 +26,7 @@ fn rsa(dir: &Path) {
     assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
-/// Serves with an ECDSA certificate, further settings of `[tls]`, and of the site.
+/// Serves with an ECDSA certificate, this `[tls]` table, and further certificates of the site.
 fn serve(dir: &Path, tls: &str, certificates: &str) -> Serve {
     let listener = "[[listener]]\naddress = \"127.0.0.1:0\"\n";
     let files = "certificate = \"ecdsa.pem\"\nkey = \"ecdsa.key\"\n";
@@ -42,7 +42,7 @@ fn ecdsa(dir: &Path) {
     fs::rename(dir.join("key.pem"), dir.join("ecdsa.key")).unwrap();
 }
 
-/// What OpenSSL's client says about a connection.
+/// Connects with OpenSSL's client.
 fn s_client(dir: &Path, server: &Serve, arguments: &[&str]) -> Ended {
     let mut command = Command::new("openssl");
     command.current_dir(dir).args(["s_client", "-servername", "localhost", "-connect"]);
@@ -73,7 +73,7 @@ fn rfc8446_4_4_2_2_the_clients_signature_algorithms_choose_the_certificate() {
         assert!(seen.out.contains(&signed), "{version} {algorithms}: {seen:?}");
         assert!(seen.out.contains("Verify return code: 0 (ok)"), "{seen:?}");
     }
-    // A session of either is resumed, with early data.
+    // Sessions with either certificate are resumed, and early data is accepted.
     let url = format!("https://localhost:{}/", server.port());
     let early = |_| fetch(dir, &dir.join("ecdsa.pem"), &url, &["--tls-earlydata"]);
     let fetched: Vec<_> = (0..2).map(early).collect();
@@ -85,13 +85,13 @@ fn rfc8446_4_4_2_2_the_clients_signature_algorithms_choose_the_certificate() {
         assert!(again.out.contains("\nReused, TLSv1.2"), "{algorithm}: {again:?}");
     }
     server.stop();
-    // Without the other certificate such a client has none.
+    // Without the RSA certificate, such a client gets none.
     let server = serve(dir, "", "");
     let refused = s_client(dir, &server, &["-tls1_3", "-sigalgs", "RSA-PSS+SHA256"]);
     assert!(refused.out.contains("no peer certificate available"), "{refused:?}");
 }
 
-/// A decompressor of rustls that keeps the lengths that it has seen: compressed and not.
+/// A decompressor for rustls that records each compressed input and its decompressed length.
 #[derive(Debug)]
 struct Decompressor {
     algorithm: CertificateCompressionAlgorithm,
@@ -130,7 +130,8 @@ fn get(dir: &Path, server: &Serve, offered: &[&'static Decompressor]) -> String 
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
-    config.cert_decompressors = offered.iter().map(|&one| one as &dyn CertDecompressor).collect();
+    config.cert_decompressors =
+        offered.iter().map(|&offer| offer as &dyn CertDecompressor).collect();
     let name = ServerName::try_from("localhost").unwrap();
     let tls = ClientConnection::new(Arc::new(config), name).unwrap();
     let tcp = TcpStream::connect(server.address).unwrap();
@@ -139,7 +140,7 @@ fn get(dir: &Path, server: &Serve, offered: &[&'static Decompressor]) -> String 
     let request = "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     stream.write_all(request.as_bytes()).unwrap();
     let mut response = String::new();
-    // Whether the server ends TLS before TCP is another test's question.
+    // Another test checks whether the server sends close_notify.
     let _ = stream.read_to_string(&mut response);
     response
 }
@@ -154,7 +155,7 @@ fn rfc8879_certificates_are_compressed_once_for_clients_that_offer_it() {
     };
     let brotli = decompressor(CertificateCompressionAlgorithm::Brotli);
     let zlib = decompressor(CertificateCompressionAlgorithm::Zlib);
-    let taken = |one: &Decompressor| std::mem::take(&mut *one.seen.lock().unwrap());
+    let taken = |from: &Decompressor| std::mem::take(&mut *from.seen.lock().unwrap());
     let server = serve(dir, "[tls]\ncompress_certificates = true\n", "");
     for (offered, used, unused) in
         [(&[zlib, brotli][..], brotli, zlib), (&[brotli], brotli, zlib), (&[zlib], zlib, brotli)]
@@ -175,11 +176,12 @@ fn rfc8879_certificates_are_compressed_once_for_clients_that_offer_it() {
     assert!(taken(brotli).is_empty() && taken(zlib).is_empty(), "off by default");
 }
 
-/// Which names are sites, what they have besides files, and what their certificate covers.
+/// The sites, as names and further settings of the route, and the names that their certificate
+/// covers.
 type SiteSet<'a> = (&'a [(&'a [&'a str], &'a str)], &'a [&'a str]);
 
-/// Serves sites with one certificate, and `other.site.test` with one of its own. Fetches from each of
-/// `hosts` in turn, with one jar, and returns what became of early data.
+/// Serves sites with one certificate, and `other.site.test` with another. Fetches from each of
+/// `hosts` in turn, with one jar, and returns the outcomes of early data.
 fn visits((sites, covered): SiteSet<'_>, across: bool, hosts: &[&str]) -> Vec<String> {
     let site = site();
     let dir = site.path();
@@ -215,10 +217,10 @@ fn visits((sites, covered): SiteSet<'_>, across: bool, hosts: &[&str]) -> Vec<St
 }
 
 #[test]
-fn a_ticket_is_offered_under_all_names_of_its_certificate_if_their_policy_is_one() {
+fn a_ticket_is_offered_under_all_names_of_its_certificate_if_they_share_a_policy() {
     let both = ["www.site.test", "static.site.test"];
-    let one: &[(&[&str], _)] = &[(&both, "")];
-    let two: &[(&[&str], _)] = &[(&both[..1], ""), (&both[1..], "")];
+    let one_site: &[(&[&str], _)] = &[(&both, "")];
+    let two_sites: &[(&[&str], _)] = &[(&both[..1], ""), (&both[1..], "")];
     let hosts = [
         "www.site.test",
         "static.site.test",
@@ -226,20 +228,20 @@ fn a_ticket_is_offered_under_all_names_of_its_certificate_if_their_policy_is_one
         "www.site.test",
         "static.site.test",
     ];
-    // Of five visits to two names and a third, three have early data instead of two: the first visit
-    // to each further name.
+    // Of five visits to two names and a third, three have early data instead of two: also the first
+    // visit to the second name.
     let shared = ["none", "accepted", "none", "accepted", "accepted"];
     let separate = ["none", "none", "none", "accepted", "accepted"];
-    for sites in [one, two] {
+    for sites in [one_site, two_sites] {
         assert_eq!(visits((sites, &both), true, &hosts), shared);
         assert_eq!(visits((sites, &both), false, &hosts), separate);
     }
-    // With rules of its own, `static.site.test` is another policy's, and so may be what else a certificate
-    // covers.
+    // Tickets are not shared if `static.site.test` has another policy, or if the certificate covers
+    // further names, whose policy may differ.
     let stricter: &[(&[&str], _)] = &[(&both[..1], ""), (&both[1..], "early_data = \"strict\"")];
     assert_eq!(visits((stricter, &both), true, &hosts), separate);
     for more in [&["other.site.test"][..], &["*.site.test"]] {
         let covered = [&both[..], more].concat();
-        assert_eq!(visits((one, &covered), true, &hosts), separate, "{covered:?}");
+        assert_eq!(visits((one_site, &covered), true, &hosts), separate, "{covered:?}");
     }
 }

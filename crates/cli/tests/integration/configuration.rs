@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::support::program::{PAGE, Running, Serve, firstflight, run, site, text, until};
 
-/// A site in `dir` with a certificate, a file to serve, and a configuration with these lines.
-fn configured(dir: &Path, more: &str) {
+/// Creates a site in `dir`: a file to serve, and a configuration with these further lines.
+fn create_site(dir: &Path, more: &str) {
     fs::create_dir(dir.join("root")).unwrap();
     fs::write(dir.join("root/index.html"), PAGE).unwrap();
     let text = format!(
@@ -24,7 +24,7 @@ fn configured(dir: &Path, more: &str) {
 fn check_prints_what_would_be_served() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    configured(
+    create_site(
         dir,
         "[[site.route]]\npath = \"/api\"\nupstream = \"app\"\nearly_data = \"strict\"\n\
          [[site.route]]\npath = \"/api/a\"\nupstream = \"app\"\n\
@@ -43,7 +43,7 @@ fn check_warns_about_a_private_key_that_others_may_read() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let certificate = "certificate = \"cert.pem\"\nkey = \"key.pem\"\n";
-    configured(
+    create_site(
         dir,
         &format!("[[site]]\nnames = [\"a.test\"]\n{certificate}[[site.route]]\nroot = \"root\"\n"),
     );
@@ -67,7 +67,7 @@ fn check_warns_about_a_private_key_that_others_may_read() {
 fn the_effective_configuration_is_printed_and_can_be_read_again() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    configured(dir, "[limits]\nstreams = 7\nidle_timeout = \"5s\"\n");
+    create_site(dir, "[limits]\nstreams = 7\nidle_timeout = \"5s\"\n");
     let print = |args: &[&str], environment: &[(&str, &str)]| {
         let mut command = firstflight(dir);
         command.current_dir(dir).args(["serve", "--print-config"]).args(args);
@@ -81,20 +81,23 @@ fn the_effective_configuration_is_printed_and_can_be_read_again() {
     assert!(plain.contains("header_timeout = \"10s\"\n"), "defaults are filled in");
     fs::write(dir.join("again.toml"), &plain).unwrap();
     assert_eq!(print(&["--config", "again.toml"], &[]), plain);
-    // The environment stands above the file, and flags above both.
+    // The environment overrides the file, and flags override both.
     let environment =
         [("FIRSTFLIGHT_LISTEN", "127.0.0.1:7"), ("FIRSTFLIGHT_CONFIG", "config.toml")];
     assert!(print(&[], &environment).contains("address = \"127.0.0.1:7\""));
     let flags = ["--listen", "127.0.0.1:8", "--idle-timeout", "9s"];
-    let over = print(&flags, &environment);
-    assert!(over.contains("address = \"127.0.0.1:8\"") && over.contains("idle_timeout = \"9s\""));
+    let overridden = print(&flags, &environment);
+    assert!(
+        overridden.contains("address = \"127.0.0.1:8\"")
+            && overridden.contains("idle_timeout = \"9s\"")
+    );
 }
 
 #[test]
 fn a_configuration_file_is_enough_to_serve() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    configured(
+    create_site(
         dir,
         "[tls]\nsave_self_signed = \"cert.pem\"\n\
          [log]\nformat = \"text\"\n[access_log]\nfile = \"log\"\n",
@@ -111,7 +114,7 @@ fn a_configuration_file_is_enough_to_serve() {
 fn all_errors_of_a_file_are_reported_with_their_lines() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    configured(dir, "[limits]\nstreems = 7\n[log]\nformat = \"xml\"\n");
+    create_site(dir, "[limits]\nstreems = 7\n[log]\nformat = \"xml\"\n");
     for more in [&["--check"][..], &[]] {
         let args = ["serve", "--config", "config.toml"];
         let ended = run(firstflight(dir).current_dir(dir).args(args).args(more));

@@ -47,7 +47,7 @@ fn the_console_shows_0_rtt_and_a_blocked_replay() {
         let overhang = "document.documentElement.scrollWidth - innerWidth";
         assert!(browser.eval(overhang).as_i64().unwrap() <= 0, "{width} px wide");
     }
-    assert_eq!(browser.complaints, [""; 0]);
+    assert_eq!(browser.console_messages, [""; 0]);
     let external: Vec<_> =
         browser.requested.iter().filter(|url| !url.starts_with(&console)).collect();
     assert!(external.is_empty(), "{external:?}");
@@ -65,7 +65,7 @@ fn without_scripts_the_console_is_a_snapshot() {
     browser.go(&console);
     browser.wait_for_text(LIVE, "Snapshot of");
     browser.wait_for_text("document.getElementById('keys').innerText", "current");
-    assert_eq!(browser.complaints, [""; 0]);
+    assert_eq!(browser.console_messages, [""; 0]);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_page_with_a_rebound_name_reads_nothing_from_the_console() {
     let mut browser = Browser::open(site.path(), "MAP rebound.example 127.0.0.1");
     browser.go(&console.replace("127.0.0.1", "rebound.example"));
     browser.wait_for_text("document.body.innerText", "unknown host name");
-    // A script from there cannot read the address' own responses either.
+    // A script of that origin cannot read the responses of the address either.
     let steal = format!(
         "fetch('{console}status.json').then(response => response.text()).catch(error => String(error))"
     );
@@ -160,8 +160,8 @@ fn probes_get_responses_while_other_clients_hold_all_connections() {
         let address = console.trim_start_matches("http://").trim_end_matches('/');
         let connect = |payload: &str| {
             let mut stream = TcpStream::connect(address).unwrap();
-            stream.set_read_timeout(Some(SOON)).unwrap();
-            // It may have had to make room already.
+            stream.set_read_timeout(Some(HALF_HEADER_TIMEOUT)).unwrap();
+            // The server may have closed it already, to make room.
             let _ = stream.write_all(payload.as_bytes());
             stream
         };
@@ -178,10 +178,10 @@ fn probes_get_responses_while_other_clients_hold_all_connections() {
         std::thread::sleep(Duration::from_millis(100));
         for payload in ["GET /livez HTTP/1.1\r\n", &request("")] {
             let _held: Vec<_> = (0..200).map(|_| connect(payload)).collect();
-            // In half of the time after which a silent one is closed.
-            let began = Instant::now();
+            // In half of the time after which a silent connection is closed.
+            let started = Instant::now();
             assert_eq!(&status(&mut connect(&request(""))).unwrap(), b"HTTP/1.1 200");
-            assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+            assert!(started.elapsed() < HALF_HEADER_TIMEOUT, "{:?}", started.elapsed());
         }
         if more.is_empty() {
             continue;
@@ -216,7 +216,7 @@ fn with_console(dir: &Path, more: &str) -> (Serve, String) {
     (server, format!("http://{console}/"))
 }
 
-/// Has early data accepted, and returns the first flight.
+/// Fetches until early data is accepted, and returns the first flight.
 fn early_flight(dir: &Path, server: &Serve, recorder: &Recorder) -> Vec<u8> {
     let accepted = until(|| {
         let url = recorder.url("/index.html");
@@ -252,8 +252,7 @@ fn curl(arguments: &[&str]) -> Ended {
     run(std::process::Command::new("curl").arg("--silent").args(arguments))
 }
 
-/// Half of the header timeout.
-const SOON: Duration = Duration::from_secs(5);
+const HALF_HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 
 const LIVE: &str = "document.getElementById('live').innerText";
 const USED: &str = "document.getElementById('used').innerText";

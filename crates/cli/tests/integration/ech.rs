@@ -16,7 +16,7 @@ use crate::support::program::{
 };
 
 /// Makes a key file, and returns the configuration that its record publishes.
-fn key(dir: &Path, file: &str) -> String {
+fn new_key(dir: &Path, file: &str) -> String {
     let arguments = ["ech", "new", file, "--public-name", "cover.test"];
     let made = run(firstflight(dir).current_dir(dir).args(arguments));
     assert_eq!(made.code, Some(0), "{made:?}");
@@ -66,7 +66,7 @@ fn visit(dir: &Path, port: u16, list: &str, path: &str, more: &[&str]) -> Fetche
 fn invalid_arguments_print_no_record_and_replace_no_key() {
     let site = site();
     let dir = site.path();
-    key(dir, "a.ech");
+    new_key(dir, "a.ech");
     let before = fs::read(dir.join("a.ech")).unwrap();
     for (arguments, expected) in [
         (&["new", "a.ech", "--public-name", "cover.test"][..], "a.ech exists already; choose"),
@@ -85,7 +85,7 @@ fn invalid_arguments_print_no_record_and_replace_no_key() {
 fn rfc9849_early_data_runs_once_in_a_flight_that_hides_its_server_name() {
     let site = site();
     let dir = site.path();
-    let list = key(dir, "cover.ech");
+    let list = new_key(dir, "cover.ech");
     assert_eq!(fs::metadata(dir.join("cover.ech")).unwrap().permissions().mode() & 0o777, 0o600);
     let again = ["ech", "new", "cover.ech", "--public-name", "cover.test"];
     assert_eq!(run(firstflight(dir).current_dir(dir).args(again)).code, Some(2));
@@ -93,7 +93,7 @@ fn rfc9849_early_data_runs_once_in_a_flight_that_hides_its_server_name() {
     let server = Serve::configured(dir);
     let recorder = Recorder::start(server.address);
     let port = recorder.address().port();
-    // One connection only, so that the recorder's latest flight is this one.
+    // Only one connection, so that the recorder's latest flight belongs to it.
     for early in ["none", "accepted"] {
         let path = format!("/?{early}");
         let fetched = visit(dir, port, &list, &path, &["--no-second-connection"]);
@@ -116,7 +116,7 @@ fn rfc9849_early_data_runs_once_in_a_flight_that_hides_its_server_name() {
     assert_eq!(executed.count(), 1, "{log:#?}");
 }
 
-/// A client with another TLS library, Go's.
+/// A client with another TLS library: Go's.
 #[test]
 fn quic_go_hides_the_server_name_in_full_resumed_and_early_connections() {
     if skipped_without(&["quic-go"]) {
@@ -124,7 +124,7 @@ fn quic_go_hides_the_server_name_in_full_resumed_and_early_connections() {
     }
     let site = site();
     let dir = site.path();
-    let list = key(dir, "cover.ech");
+    let list = new_key(dir, "cover.ech");
     configure(dir, &["cover.ech"]);
     let server = Serve::configured(dir);
     for (flags, expected) in
@@ -144,10 +144,10 @@ fn quic_go_hides_the_server_name_in_full_resumed_and_early_connections() {
 }
 
 #[test]
-fn rfc9849_6_1_6_a_reload_changes_keys_and_clients_are_given_the_new_one() {
+fn rfc9849_6_1_6_a_reload_changes_keys_and_clients_get_the_new_one() {
     let site = site();
     let dir = site.path();
-    let [old, new] = ["old.ech", "new.ech"].map(|file| key(dir, file));
+    let [old, new] = ["old.ech", "new.ech"].map(|file| new_key(dir, file));
     configure(dir, &["old.ech"]);
     let server = Serve::configured(dir);
     let port = server.address.port();
@@ -169,7 +169,7 @@ fn rfc9849_6_1_6_a_reload_changes_keys_and_clients_are_given_the_new_one() {
         assert!(refused.err.contains(&format!("ecl:{new}")), "{http}: {refused:?}");
         assert_eq!(refused.code, Some(35), "{refused:?}");
     }
-    // Without a certificate for the public name, `serve` says what is missing.
+    // Without a certificate for the public name, `serve --check` warns.
     let other = ["ech", "new", "other.ech", "--public-name", "elsewhere.test"];
     assert_eq!(run(firstflight(dir).current_dir(dir).args(other)).code, Some(0));
     configure(dir, &["other.ech"]);

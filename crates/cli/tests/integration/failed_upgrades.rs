@@ -52,12 +52,12 @@ fn simulated_successor_that_dies() {
     dies_if(STEPS[1]);
     channel.send(b"ready", &[]).unwrap();
     dies_if(STEPS[2]);
-    // The digest of where the store is, and the length.
+    // The digest of the store's address, and the length.
     let (mut digest, mut length) = ([0; 32], [0; 8]);
     register.read_exact(&mut digest).unwrap();
     register.read_exact(&mut length).unwrap();
     dies_if(STEPS[3]);
-    // The highest bit: ticket keys follow, after their length.
+    // The highest bit means that ticket keys follow, after their length.
     let mut bytes = vec![0; (u64::from_be_bytes(length) & !(1 << 63)) as usize];
     register.read_exact(&mut bytes).unwrap();
     register.read_exact(&mut length).unwrap();
@@ -65,8 +65,8 @@ fn simulated_successor_that_dies() {
     register.read_exact(&mut keys).unwrap();
     dies_if(STEPS[4]);
     register.write_all(&[1]).unwrap();
-    let mut yours = [0];
-    register.read_exact(&mut yours).unwrap();
+    let mut response = [0];
+    register.read_exact(&mut response).unwrap();
     dies_if(STEPS[5]);
     assert_eq!(*channel.receive().unwrap().bytes, *b"go");
     dies_if(STEPS[6]);
@@ -75,11 +75,11 @@ fn simulated_successor_that_dies() {
 
 /// Scripts that simulate a successor, one for each step. They are written before any process starts, as
 /// a file cannot be executed while a process has it open for writing.
-fn players(dir: &Path) -> Vec<PathBuf> {
+fn successor_scripts(dir: &Path) -> Vec<PathBuf> {
     let name = "failed_upgrades::simulated_successor_that_dies";
     let test = env::current_exe().unwrap();
     let write = |(number, step): (usize, &&str)| {
-        let path = dir.join(format!("player-{number}"));
+        let path = dir.join(format!("successor-{number}"));
         let script =
             format!("#!/bin/sh\n{STEP}='{step}' exec '{}' --exact {name}\n", test.display());
         fs::write(&path, script).unwrap();
@@ -92,7 +92,7 @@ fn players(dir: &Path) -> Vec<PathBuf> {
 /// Fetches over a new HTTP/3 connection.
 fn fetch_over_http3(home: &Path, serve: &Serve) -> Ended {
     let mut command = firstflight(home);
-    command.args(["fetch", "--http3-only", "--connect-timeout", SOON, "--cacert"]);
+    command.args(["fetch", "--http3-only", "--connect-timeout", CONNECT_TIMEOUT, "--cacert"]);
     run(command.arg(&serve.cert).arg(format!("https://127.0.0.1:{}/", serve.port())))
 }
 
@@ -106,13 +106,13 @@ fn http3_is_served_again_after_the_new_process_dies_at_any_step() {
     let dir = dir.path();
     certify(dir);
     let manager = ServiceManager::new(dir);
-    let players = players(dir);
+    let scripts = successor_scripts(dir);
     let (program, next) = (dir.join("program"), dir.join("next"));
-    let put = |file: &Path| {
+    let use_program = |file: &Path| {
         symlink(file, &next).unwrap();
         fs::rename(&next, &program).unwrap();
     };
-    put(Path::new(PROGRAM));
+    use_program(Path::new(PROGRAM));
     let [root, cert, key] = ["root", "cert.pem", "key.pem"].map(|name| dir.join(name));
     let [root, cert, key] = [&root, &cert, &key].map(|path| path.to_str().unwrap());
     let arguments = ["--root", root, "--cert", cert, "--key", key];
@@ -124,11 +124,11 @@ fn http3_is_served_again_after_the_new_process_dies_at_any_step() {
         assert!(is_page(&fetch(dir, &serve.cert, &url, early).ended));
     }
 
-    let enough = AtomicBool::new(false);
+    let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let load = scope.spawn(|| {
             let (mut failed, mut slowest) = (Vec::new(), Duration::ZERO);
-            while !enough.load(Ordering::Relaxed) {
+            while !done.load(Ordering::Relaxed) {
                 let start = Instant::now();
                 failed.extend(Some(fetch_over_http3(home.path(), &serve)).filter(|e| !is_page(e)));
                 slowest = slowest.max(start.elapsed());
@@ -136,9 +136,9 @@ fn http3_is_served_again_after_the_new_process_dies_at_any_step() {
             println!("the slowest connection took {} ms", slowest.as_millis());
             failed
         });
-        let load_ends = EndsLoad(&enough);
-        for (number, (step, player)) in STEPS.iter().zip(&players).enumerate() {
-            put(player);
+        let load_ends = EndsLoad(&done);
+        for (number, (step, script)) in STEPS.iter().zip(&scripts).enumerate() {
+            use_program(script);
             kill(pid, Signal::SIGUSR2).unwrap();
             let goes_on =
                 || text(&serve.stderr).matches("; this process keeps serving").count() > number;
@@ -155,8 +155,8 @@ fn http3_is_served_again_after_the_new_process_dies_at_any_step() {
     assert!(is_page(&fetched.ended), "{:?}", fetched.ended);
     assert_ne!(fetched.facts["early_data"], "accepted", "{:?}", fetched.ended);
 
-    // One that serves already is ended if the service manager cannot be told of it.
-    put(Path::new(PROGRAM));
+    // A new process that already serves is ended if the service manager cannot be notified.
+    use_program(Path::new(PROGRAM));
     fs::remove_file(manager.path()).unwrap();
     kill(pid, Signal::SIGUSR2).unwrap();
     let goes_on =
@@ -176,7 +176,7 @@ fn http3_is_served_again_after_the_new_process_dies_at_any_step() {
     assert!(serve.log().iter().all(|line| line["status"] == 200));
 }
 
-/// Also if an assertion fails.
+/// Ends the load when dropped, also if an assertion fails.
 struct EndsLoad<'a>(&'a AtomicBool);
 
 impl Drop for EndsLoad<'_> {
@@ -185,5 +185,5 @@ impl Drop for EndsLoad<'_> {
     }
 }
 
-/// In seconds: far more than it takes.
-const SOON: &str = "5";
+/// In seconds: far more than a connection takes.
+const CONNECT_TIMEOUT: &str = "5";

@@ -45,7 +45,7 @@ fn time_limits_end_a_name_resolution_that_does_not_end() {
     }
 }
 
-/// A server that responds to so many connections, and returns the heads of their requests.
+/// A server that responds to this many connections, and returns the heads of their requests.
 fn server(connections: usize) -> (String, JoinHandle<Vec<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());

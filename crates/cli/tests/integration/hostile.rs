@@ -19,13 +19,14 @@ use crate::support::program::{Ended, PROGRAM, Serve, fetch, firstflight, run, si
 /// A terminal title, a workflow command on its own line, a C1 control character, and a bidirectional
 /// override.
 const WORDS: &str = "\x1b]0;owned\x07\n::error::owned\r\n\u{9b}2J\u{7f}\u{202e}";
-const SHOWN: &str = r"\u{1b}]0;owned\u{7}\n::error::owned\r\n\u{9b}2J\u{7f}\u{202e}";
+const WORDS_ESCAPED: &str = r"\u{1b}]0;owned\u{7}\n::error::owned\r\n\u{9b}2J\u{7f}\u{202e}";
 
-/// The same as far as a header field can carry it, with a byte that is not UTF-8.
+/// A header field with those characters of [`WORDS`] that it can contain, and a byte that is not
+/// UTF-8.
 const FIELD: &[u8] = b"a\xc2\x9b2J\xe2\x80\xae\x9b\tb";
-const FIELD_SHOWN: &str = r"a\u{9b}2J\u{202e}\x9b\tb";
+const FIELD_ESCAPED: &str = r"a\u{9b}2J\u{202e}\x9b\tb";
 
-/// A QUIC server without a certificate, which closes each connection with this code and [`WORDS`].
+/// Starts a QUIC server that closes each connection with this code and [`WORDS`]. Returns its port.
 fn closes_with(code: u64) -> u16 {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -83,7 +84,7 @@ fn the_close_reason_of_a_quic_server_is_escaped() {
             let mut command = firstflight(dir);
             command.args(["fetch", "-w", "%{errormsg} %{json}"]).args(flags).arg(&url);
             let ended = run(&mut command);
-            assert!(ended.err.contains(SHOWN), "{ended:?}");
+            assert!(ended.err.contains(WORDS_ESCAPED), "{ended:?}");
             assert_plain(&ended);
         }
     }
@@ -98,10 +99,10 @@ fn header_fields_are_escaped_and_bodies_are_not() {
     command.args(["fetch", "-v", "-o"]).arg(dir.join("body"));
     command.args(["-w", "%header{x-words} %{header_json} %{json}", &url]);
     let ended = run(&mut command);
-    assert!(ended.err.contains(&format!("< X-Words: {FIELD_SHOWN}\n")), "{ended:?}");
+    assert!(ended.err.contains(&format!("< X-Words: {FIELD_ESCAPED}\n")), "{ended:?}");
     assert_eq!(std::fs::read(dir.join("body")).unwrap(), b"\x1b[2J");
     assert_plain(&ended);
-    // What is not shown is not changed: -i into a pipe or a file.
+    // Output into a pipe or a file is not changed, not even the head with -i.
     let ended = run(firstflight(dir).args(["fetch", "-i", "-o"]).arg(dir.join("all")).arg(&url));
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_eq!(std::fs::read(dir.join("all")).unwrap(), response());
@@ -115,7 +116,7 @@ fn a_terminal_gets_heads_without_control_sequences() {
     let call = format!("{PROGRAM} fetch -i {}", responds_with(head));
     let mut script = Command::new("script");
     let ended = run(script.env("HOME", dir).args(["-qec", &call, "/dev/null"]));
-    assert!(ended.out.contains(&format!("X-Words: {FIELD_SHOWN}\r")), "{ended:?}");
+    assert!(ended.out.contains(&format!("X-Words: {FIELD_ESCAPED}\r")), "{ended:?}");
 }
 
 #[test]
@@ -132,16 +133,16 @@ fn a_user_agent_is_escaped_in_the_log() {
     assert!(is_plain(&text(Path::new(&path))), "{log:?}");
 }
 
-/// Forged connections per second. An unoptimised server on a slow machine that runs other tests too
-/// keeps up with these and with the honest ones.
-const FORGED: f64 = 150.0;
+/// Forged connections per second: few enough for an unoptimised server on a slow machine that runs
+/// other tests, too.
+const FORGED_PER_SECOND: f64 = 150.0;
 
 /// Handshakes in progress above which the server sends Retry packets.
 const RETRY_ABOVE: usize = 100;
 
-/// The memory that the server may use for them. A handshake takes about 35 KiB, and fragmentation by
-/// forged packets about as much again. All forged connections together would take more than twice this.
-const MEMORY_KIB: u64 = 32 * 1024;
+/// The memory that the server may use for forged connections. A handshake takes about 35 KiB, and
+/// fragmentation about as much again. All forged connections would take more than twice this limit.
+const MAX_MEMORY_KIB: u64 = 32 * 1024;
 
 #[test]
 fn forged_initial_packets_neither_exhaust_memory_nor_block_clients() {
@@ -158,7 +159,7 @@ fn forged_initial_packets_neither_exhaust_memory_nor_block_clients() {
             target: server.address,
             host: "localhost".to_owned(),
             forgeries: Forgery::ALL.to_vec(),
-            rate: Some(FORGED),
+            rate: Some(FORGED_PER_SECOND),
             seed: 1,
         },
         honest: LoadConfig {
@@ -187,6 +188,6 @@ fn forged_initial_packets_neither_exhaust_memory_nor_block_clients() {
     assert!(flood.bytes_received <= 3 * flood.bytes_sent, "{flood:?}");
     let max_memory = |phase: &FloodPhase| phase.resident_max_kib;
     let grown = max_memory(during).max(max_memory(after)).saturating_sub(max_memory(before));
-    assert!(grown < MEMORY_KIB, "{grown} KiB: {flood:?}");
+    assert!(grown < MAX_MEMORY_KIB, "{grown} KiB: {flood:?}");
     server.stop();
 }

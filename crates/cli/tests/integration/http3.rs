@@ -29,11 +29,11 @@ fn calls(dir: &Path, cert: &Path, url: &str, arguments: &[&[&str]]) -> Vec<Strin
 }
 
 /// Full, resumed, and with the request as early data.
-const THREE: [&[&str]; 3] =
+const CALL_FLAGS: [&[&str]; 3] =
     [&["--http3-only"], &["--http3-only"], &["--http3-only", "--tls-earlydata"]];
 
 /// The results if the server issues sessions and tokens.
-const ALL: [&str; 3] = ["3 0 none 0 200 1", "3 1 none 1 200 1", "3 1 accepted 1 200 1"];
+const RESULTS: [&str; 3] = ["3 0 none 0 200 1", "3 1 none 1 200 1", "3 1 accepted 1 200 1"];
 
 fn local(port: impl std::fmt::Display) -> String {
     format!("https://localhost:{port}/index.html")
@@ -45,14 +45,14 @@ fn firstflight_full_resumed_and_early_with_a_token_from_the_second_call_on() {
     let dir = site.path();
     let server = Serve::files(dir, &[]);
     let url = local(server.port());
-    assert_eq!(calls(dir, &server.cert, &url, &THREE), ALL);
+    assert_eq!(calls(dir, &server.cert, &url, &CALL_FLAGS), RESULTS);
     let early = fetch(dir, &server.cert, &url, &["--http3-only", "--tls-earlydata"]).facts;
     assert!(early["tls_earlydata"].as_i64().unwrap() > 0, "{early}");
     let time = |name: &str| early[name].as_f64().unwrap();
     assert!(time("time_connect") > 0.0 && time("time_connect") == time("time_appconnect"));
     assert!(time("time_pretransfer") < time("time_appconnect"), "{early}");
-    // Whether the server came to the requests before the client's Finished is chance on loopback;
-    // where that is held back, the crate's other tests see it (quic/).
+    // Whether the server handles a request before the client's Finished is chance on loopback. The
+    // tests in quic/ delay the Finished.
     let logged: Vec<_> =
         server.stop().iter().map(|line| fields(line, "resumed early_data executed")).collect();
     assert_eq!(
@@ -108,7 +108,7 @@ fn without_http3_at_the_server_tcp_wins_and_http3_only_fails() {
     assert!(stderr.contains("* Trying TCP: cannot connect to 127.0.0.1"), "{stderr}");
     let fetched = fetch(dir, &server.cert, &url, &["--http3-only"]);
     assert_eq!(fetched.ended.code, Some(7), "{:?}", fetched.ended);
-    // A port that says nothing, as behind a firewall.
+    // A port that never responds, as behind a firewall.
     let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let url = local(silent.local_addr().unwrap().port());
     let arguments = ["--http3-only", "--connect-timeout", "0.5"];
@@ -170,7 +170,7 @@ impl QuicPeer {
                 return Self { _running: running, cert, port };
             }
         }
-        panic!("it does not start: {}", text(&stderr));
+        panic!("the server does not start: {}", text(&stderr));
     }
 }
 
@@ -188,21 +188,21 @@ fn ngtcp2s_server_full_resumed_and_early() {
         command
     });
     let url = local(peer.port);
-    let three: [&[&str]; 3] = [&["--http3"], THREE[1], THREE[2]];
-    assert_eq!(calls(dir, &peer.cert, &url, &three), ALL);
-    // GnuTLS refuses early data with a ticket that the client says is older than it is, be it by a
-    // millisecond: which whole seconds say when one turns between two calls.
+    let three: [&[&str]; 3] = [&["--http3"], CALL_FLAGS[1], CALL_FLAGS[2]];
+    assert_eq!(calls(dir, &peer.cert, &url, &three), RESULTS);
+    // GnuTLS refuses early data if the client states a greater age than the ticket has, even by a
+    // millisecond. Rounding to whole seconds would do that when a second turns between the calls.
     for _ in 0..3 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_millis();
         sleep(Duration::from_millis((1_950 - u64::from(since)) % 1_000));
-        calls(dir, &peer.cert, &url, &THREE[1..2]);
+        calls(dir, &peer.cert, &url, &CALL_FLAGS[1..2]);
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_millis();
         sleep(Duration::from_millis(1_000 - u64::from(since)));
-        assert_eq!(calls(dir, &peer.cert, &url, &THREE[2..]), ALL[2..]);
+        assert_eq!(calls(dir, &peer.cert, &url, &CALL_FLAGS[2..]), RESULTS[2..]);
     }
 }
 
-/// quic-go.
+/// Caddy uses quic-go.
 #[test]
 fn caddy_full_resumed_and_early_and_before_tcp() {
     if skipped_without(&["caddy"]) {
@@ -220,12 +220,12 @@ fn caddy_full_resumed_and_early_and_before_tcp() {
         )
     });
     let url = caddy.url();
-    assert_eq!(calls(dir, &caddy.cert, &url, &THREE), ALL);
+    assert_eq!(calls(dir, &caddy.cert, &url, &CALL_FLAGS), RESULTS);
     let raced = fetch(dir, &caddy.cert, &url, &["--http3", "--tls-earlydata"]);
-    assert_eq!(fields(&raced.facts, FACTS), ALL[2], "{:?}", raced.ended);
+    assert_eq!(fields(&raced.facts, FACTS), RESULTS[2], "{:?}", raced.ended);
 }
 
-/// Google's QUICHE.
+/// Envoy uses Google's QUICHE.
 #[test]
 fn envoy_full_resumed_and_early() {
     if skipped_without(&["envoy"]) {
@@ -240,7 +240,7 @@ fn envoy_full_resumed_and_early() {
         command.args(["-l", "warn"]);
         command
     });
-    assert_eq!(calls(dir, &peer.cert, &local(peer.port), &THREE), ALL);
+    assert_eq!(calls(dir, &peer.cert, &local(peer.port), &CALL_FLAGS), RESULTS);
 }
 
 fn envoy(port: u16) -> String {

@@ -20,7 +20,7 @@ fn s_client(dir: &Path, server: &Serve, input: &str, arguments: &[&str]) -> Ende
     s_client_to(dir, server.address, input, arguments)
 }
 
-/// The same at this address.
+/// Like [`s_client`], at this address.
 fn s_client_to(dir: &Path, address: SocketAddr, input: &str, arguments: &[&str]) -> Ended {
     let (out, err) = (dir.join("out"), dir.join("err"));
     let mut command = Command::new("openssl");
@@ -33,7 +33,7 @@ fn s_client_to(dir: &Path, address: SocketAddr, input: &str, arguments: &[&str])
         .stdout(File::create(&out).unwrap())
         .stderr(File::create(&err).unwrap());
     let mut running = Running::start(&mut command);
-    // It may have ended before it has read all, which its output will tell.
+    // The client may have ended before it has read everything; its output shows why.
     let mut stdin = running.0.stdin.take().unwrap();
     let _ = stdin.write_all(input.as_bytes());
     let status = running.wait().expect("s_client ends after the response");
@@ -108,7 +108,7 @@ fn openssl_early_data_is_refused_when_the_store_responds_late() {
     let server = Serve::files(dir, &["--config", file.to_str().unwrap()]);
     fs::write(dir.join("request"), REQUEST).unwrap();
     // Until the server is connected to its store, its tickets allow no early data.
-    let requested = until(|| {
+    let refused = until(|| {
         let full = s_client(dir, &server, REQUEST, &["-sess_out", "one"]);
         assert!(full.out.contains(PAGE), "{full:?}");
         let early = s_client(dir, &server, REQUEST, &["-sess_in", "one", "-early_data", "request"]);
@@ -116,7 +116,7 @@ fn openssl_early_data_is_refused_when_the_store_responds_late() {
         assert!(early.out.contains("Reused, TLSv1.3") && early.out.contains(PAGE), "{early:?}");
         server.log().iter().any(|line| line["early_data"] == "store_window")
     });
-    assert!(requested, "{:?}", server.log());
+    assert!(refused, "{:?}", server.log());
     for line in server.stop() {
         assert_eq!((&line["early"], &line["status"]), (&false.into(), &200.into()), "{line}");
     }
@@ -173,12 +173,12 @@ impl Gnutls {
         Self { running: Running::start(&mut command), out }
     }
 
-    fn say(&mut self, input: &str) {
+    fn send(&mut self, input: &str) {
         self.running.0.stdin.as_mut().unwrap().write_all(input.as_bytes()).unwrap();
     }
 
-    /// Waits until its output has this text so many times.
-    fn shows(&self, what: &str, times: usize) {
+    /// Waits until the output contains this text `times` times, and not more often.
+    fn wait_for_output(&self, what: &str, times: usize) {
         until(|| text(&self.out).matches(what).count() >= times);
         assert_eq!(text(&self.out).matches(what).count(), times, "{what}: {}", text(&self.out));
     }
@@ -192,12 +192,12 @@ fn gnutls_full_and_resumed() {
     let site = site();
     let server = Serve::files(site.path(), &[]);
     let mut client = Gnutls::start(site.path(), &server, &["--inline-commands"]);
-    client.say(&REQUEST.replace("Connection: close\r\n", ""));
-    client.shows(PAGE, 1);
-    client.say("^resume^\n");
-    client.shows("This is a resumed session", 1);
-    client.say(REQUEST);
-    client.shows(PAGE, 2);
+    client.send(&REQUEST.replace("Connection: close\r\n", ""));
+    client.wait_for_output(PAGE, 1);
+    client.send("^resume^\n");
+    client.wait_for_output("This is a resumed session", 1);
+    client.send(REQUEST);
+    client.wait_for_output(PAGE, 2);
     let logged: Vec<_> = server.lines(2).iter().map(|line| fields(line, FIELDS)).collect();
     assert_eq!(
         logged,
@@ -216,10 +216,10 @@ fn gnutls_sends_early_data() {
     // It resumes by the latest ticket only, so it never uses one twice.
     let flags = ["--inline-commands", "--earlydata", "request"];
     let mut client = Gnutls::start(site.path(), &server, &flags);
-    client.say(&REQUEST.replace("Connection: close\r\n", ""));
-    client.shows(PAGE, 1);
-    client.say("^resume^\n");
-    client.shows(PAGE, 2);
+    client.send(&REQUEST.replace("Connection: close\r\n", ""));
+    client.wait_for_output(PAGE, 1);
+    client.send("^resume^\n");
+    client.wait_for_output(PAGE, 2);
     let logged: Vec<_> = server.lines(2).iter().map(|line| fields(line, FIELDS)).collect();
     assert_eq!(
         logged,
@@ -302,7 +302,8 @@ fn nginx_full_resumed_and_early() {
         assert_eq!(facts(&calls), expected);
         let runs_early = |out: &str| out.contains("x-early: early=1");
         assert!(!runs_early(&calls[0].1) && !runs_early(&calls[1].1), "{calls:?}");
-        // On loopback the client's Finished can be there before nginx looks: not every time.
+        // On loopback the client's Finished may arrive before nginx handles the request, so try
+        // again.
         let again = || {
             let arguments = [flag, "-i", "--tls-earlydata"];
             fetch(site.path(), &nginx.cert, &nginx.url(), &arguments).ended.out

@@ -20,7 +20,7 @@ fn example(name: &str, dir: &Path) -> String {
     text.replace("/usr/bin/firstflight", PROGRAM)
 }
 
-fn done(dir: &Path, arguments: &[&str]) -> Ended {
+fn succeeds(dir: &Path, arguments: &[&str]) -> Ended {
     let ended = run(firstflight(dir).current_dir(dir).args(arguments));
     assert_eq!(ended.code, Some(0), "{arguments:?}: {ended:?}");
     ended
@@ -30,10 +30,10 @@ fn done(dir: &Path, arguments: &[&str]) -> Ended {
 fn the_example_configurations_are_valid() {
     let site = site();
     let dir = site.path();
-    done(dir, &["keys", "new-encryption", "kek"]);
+    succeeds(dir, &["keys", "new-encryption", "kek"]);
     fs::copy(dir.join("kek"), dir.join("store-password")).unwrap();
     fs::write(dir.join("serve.toml"), example("serve.toml", dir)).unwrap();
-    let checked = done(dir, &["serve", "--check", "--config", "serve.toml", "."]);
+    let checked = succeeds(dir, &["serve", "--check", "--config", "serve.toml", "."]);
     assert!(checked.out.contains("OK"), "{checked:?}");
 }
 
@@ -42,13 +42,13 @@ fn the_example_configurations_are_valid() {
 fn the_commands_of_the_units_run() {
     let site = site();
     let dir = site.path();
-    done(dir, &["keys", "new", "ticket.keys"]);
+    succeeds(dir, &["keys", "new", "ticket.keys"]);
     fs::write(dir.join("serve.toml"), "[tickets]\nkeys = \"file\"\nfile = \"ticket.keys\"\n")
         .unwrap();
     let command = |unit: &str, setting: &str| {
         let text = example(unit, dir);
         let line = text.lines().find_map(|line| line.strip_prefix(setting)).expect(setting);
-        // The inner shell's parent is the watch; an outer shell must not put in its own.
+        // The inner shell, whose parent is `keys watch`, must expand `$PPID`, not the outer one.
         line.replace(".reload\"", ".reload; kill $PPID'").replace("\"touch", "'touch")
     };
     let sh = |line: &str| {
@@ -63,9 +63,9 @@ fn the_commands_of_the_units_run() {
     let before = text(&dir.join("nginx/tickets.conf"));
     assert_eq!(before.matches("ssl_session_ticket_key").count(), 2, "{before}");
     sh(&command("firstflight-keys-rotate.service", "ExecStart="));
-    // Where the clock's second is still that of the first key, the turn comes with the next.
-    assert!(until(|| done(dir, &["keys", "list", "ticket.keys"]).out.contains("previous")));
-    // Its command ends it, by the signal that systemd would send.
+    // Keys rotate in whole seconds, so the rotation may take effect with the next second.
+    assert!(until(|| succeeds(dir, &["keys", "list", "ticket.keys"]).out.contains("previous")));
+    // The command of `keys watch` ends it, with the signal that systemd would send.
     sh(&command("firstflight-keys-nginx.service", "ExecStart="));
     assert!(dir.join("nginx.reload").exists(), "what the path unit waits for");
     let after = text(&dir.join("nginx/tickets.conf"));
@@ -106,7 +106,7 @@ fn the_example_units_are_valid_and_sandboxed() {
     ];
     for name in units.map(|name| format!("firstflight-keys-{name}")) {
         let unit = text(&Path::new(EXAMPLES).join(&name));
-        // Where the program will be there is none yet.
+        // The program is not installed yet.
         let unit = unit.replace("/usr/bin/firstflight", PROGRAM);
         fs::write(dir.path().join(&name), unit).unwrap();
         if let Some(instance) = name.contains('@').then(|| name.replace('@', "@nginx")) {
@@ -126,11 +126,11 @@ fn the_example_units_are_valid_and_sandboxed() {
         "./firstflight-keys-rotate.timer",
     ]);
     assert_eq!((verified.code, &*verified.err), (Some(0), ""), "{verified:?}");
-    // From 0 to 10, in tenths.
-    for (unit, most) in [("nginx", 20), ("haproxy", 20), ("reload@nginx", 20)] {
+    // The threshold is in tenths of the exposure level, which is from 0 to 10.
+    for (unit, threshold) in [("nginx", 20), ("haproxy", 20), ("reload@nginx", 20)] {
         let unit = format!("./firstflight-keys-{unit}.service");
         let secure =
-            analyze(&["security", "--offline=true", &format!("--threshold={most}"), &unit]);
+            analyze(&["security", "--offline=true", &format!("--threshold={threshold}"), &unit]);
         assert_eq!(secure.code, Some(0), "{secure:?}");
     }
 }

@@ -13,7 +13,7 @@ use crate::support::openssl::{Session, connect};
 use crate::support::peer::{Peer, certificate};
 use crate::support::program::{Running, firstflight, run, text, until};
 
-/// Two nodes with the keys of one ring, and one with other keys.
+/// Two nodes with the keys of one ring, and a third with other keys.
 struct Fleet {
     make: &'static Make,
     dir: TempDir,
@@ -26,8 +26,8 @@ struct Fleet {
 struct Make {
     format: &'static str,
     start: fn(dir: &Path) -> Peer,
-    /// A shell command that makes it reload its keys; `{}` is its process ID. Empty if it reloads by
-    /// itself.
+    /// A shell command that makes it reload its keys; `{}` is its process ID. `None` if it reloads
+    /// by itself.
     reload: Option<&'static str>,
     /// The lifetime in its TLS 1.3 tickets, in seconds.
     lifetime: u64,
@@ -44,10 +44,10 @@ impl Fleet {
                 fs::copy(dir.path().join(file), node.join(file)).unwrap();
             }
             if name != "b" {
-                keys_do(dir.path(), &["new", keys]);
+                firstflight_keys(dir.path(), &["new", keys]);
             }
             let to = format!("{name}/tickets");
-            keys_do(dir.path(), &["export", "--format", make.format, "--to", &to, keys]);
+            firstflight_keys(dir.path(), &["export", "--format", make.format, "--to", &to, keys]);
         }
         let node = |name: &str| (make.start)(&dir.path().join(name));
         let (a, b, unrelated) = (node("a"), node("b"), node("stranger"));
@@ -55,7 +55,7 @@ impl Fleet {
     }
 
     fn rotate(&self) {
-        keys_do(self.dir.path(), &["rotate", "ring"]);
+        firstflight_keys(self.dir.path(), &["rotate", "ring"]);
     }
 
     /// Starts `keys watch` for a node.
@@ -81,8 +81,8 @@ impl Fleet {
         connect(self.dir.path(), node.port, session)
     }
 
-    /// Sessions of either node resume at the other.
-    fn resumes_at_both(&self, when: &str) {
+    /// Checks that sessions of either node resume at the other.
+    fn assert_resumes_at_both(&self, when: &str) {
         for (from, to) in [(&self.a, &self.b), (&self.b, &self.a)] {
             let session = self.connect(from, None);
             assert!(!session.reused, "{when}: nothing was offered");
@@ -91,46 +91,46 @@ impl Fleet {
         }
     }
 
-    /// Waits until a node seals with a key other than this.
-    fn turned(&self, node: &Peer, name: &str, from: &str) -> String {
+    /// Waits until a node seals with another key than `from`, and returns it.
+    fn wait_for_new_key(&self, node: &Peer, name: &str, from: &str) -> String {
         let mut key = String::new();
         let turned = until(|| {
             key = self.connect(node, None).key;
             key != from
         });
         let stderr = text(&self.dir.path().join(format!("{name}.watch")));
-        assert!(turned, "{name} seals under {from} still: {stderr}");
+        assert!(turned, "{name} still seals under {from}: {stderr}");
         key
     }
 }
 
 /// Runs `firstflight keys`.
-fn keys_do(dir: &Path, arguments: &[&str]) {
+fn firstflight_keys(dir: &Path, arguments: &[&str]) {
     let ended = run(firstflight(dir).current_dir(dir).arg("keys").args(arguments));
     assert_eq!(ended.code, Some(0), "{arguments:?}: {ended:?}");
 }
 
 /// Checks sessions before a rotation, while one node has rotated, and afterwards.
-fn goes_on(make: &'static Make) {
+fn assert_rotation_keeps_sessions(make: &'static Make) {
     let fleet = Fleet::start(make);
     let dir = fleet.dir.path();
     let before = fleet.connect(&fleet.a, None);
     assert_eq!(before.lifetime, make.lifetime, "as docs/operate/keys.md has it");
-    fleet.resumes_at_both("before");
+    fleet.assert_resumes_at_both("before");
     assert!(!fleet.connect(&fleet.unrelated, Some(&before)).reused, "that node has other keys");
 
     let _a = fleet.watch("a", &fleet.a);
     fleet.rotate();
-    let key = fleet.turned(&fleet.a, "a", &before.key);
+    let key = fleet.wait_for_new_key(&fleet.a, "a", &before.key);
     assert_eq!(fleet.connect(&fleet.b, None).key, before.key, "b has the old ring");
-    fleet.resumes_at_both("a has the new ring, b the old one");
+    fleet.assert_resumes_at_both("a has the new ring, b the old one");
     for node in [&fleet.a, &fleet.b] {
         assert!(fleet.connect(node, Some(&before)).reused, "from before the rotation");
     }
 
     let _b = fleet.watch("b", &fleet.b);
-    assert_eq!(fleet.turned(&fleet.b, "b", &before.key), key, "both seal under the same");
-    fleet.resumes_at_both("after");
+    assert_eq!(fleet.wait_for_new_key(&fleet.b, "b", &before.key), key, "both seal under the same");
+    fleet.assert_resumes_at_both("after");
     for node in [&fleet.a, &fleet.b] {
         assert!(fleet.connect(node, Some(&before)).reused, "from before the rotation");
     }
@@ -149,7 +149,7 @@ const NGINX: Make = Make {
 const HAPROXY: Make = Make {
     format: "haproxy",
     start: |dir| {
-        // It would try for seconds to reach somebody.
+        // Otherwise HAProxy would try for seconds to reach the upstream.
         let response = "    http-request return status 200\n    default_backend";
         start_haproxy(dir, "127.0.0.1:9", |config| config.replace("    default_backend", response))
     },
@@ -211,7 +211,7 @@ fn nginx_keeps_sessions_through_a_rotation() {
     if skipped_without(&["nginx"]) {
         return;
     }
-    goes_on(&NGINX);
+    assert_rotation_keeps_sessions(&NGINX);
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn haproxy_keeps_sessions_through_a_rotation() {
     if skipped_without(&["haproxy"]) {
         return;
     }
-    goes_on(&HAPROXY);
+    assert_rotation_keeps_sessions(&HAPROXY);
 }
 
 #[test]
@@ -227,5 +227,5 @@ fn envoy_keeps_sessions_through_a_rotation() {
     if skipped_without(&["envoy"]) {
         return;
     }
-    goes_on(&ENVOY);
+    assert_rotation_keeps_sessions(&ENVOY);
 }

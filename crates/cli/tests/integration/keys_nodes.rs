@@ -23,8 +23,8 @@ fn serve(cluster: &Cluster, name: &str) -> Serve {
     Serve::start(&dir, &arguments)
 }
 
-/// Sessions of each node resume at every node.
-fn resume_everywhere(dir: &Path, sessions: &[Session], nodes: &[&Serve], when: &str) {
+/// Checks that these sessions resume at every node.
+fn assert_resume_everywhere(dir: &Path, sessions: &[Session], nodes: &[&Serve], when: &str) {
     for session in sessions {
         for node in nodes {
             let resumed = connect(dir, node.address.port(), Some(session));
@@ -64,9 +64,9 @@ fn nodes_and_their_keys_are_listed_and_rotated() {
 
     let rotated = cluster.keys("b", &["rotate"]);
     assert_eq!(rotated.code, Some(0), "{rotated:?}");
-    let turned = until(|| names(&cluster.list("a"), "current") != names(&listed, "current"));
-    assert!(turned, "{:#}", cluster.list("a"));
-    resume_everywhere(dir, &[session], &[&a, &b], "after the rotation");
+    let rotated = until(|| names(&cluster.list("a"), "current") != names(&listed, "current"));
+    assert!(rotated, "{:#}", cluster.list("a"));
+    assert_resume_everywhere(dir, &[session], &[&a, &b], "after the rotation");
     let current = names(&cluster.list("a"), "current");
     let sealed = until(|| {
         let session = connect(dir, a.address.port(), None);
@@ -151,13 +151,13 @@ fn openbao_replaces_the_key_encryption_key_under_running_servers() {
     let nodes = ["a", "b"].map(|name| cluster.configure(name));
     let _agents = nodes.each_ref().map(|node| bao.agent(node));
     let keks = || nodes.each_ref().map(|node| text(&node.join("kek")));
-    let written = |lines: usize| {
+    let files_have = |lines: usize| {
         keks().iter().all(|kek| kek.lines().filter(|line| !line.is_empty()).count() == lines)
     };
-    assert!(until(|| written(1)), "{}", text(&nodes[0].join("agent.stderr")));
+    assert!(until(|| files_have(1)), "{}", text(&nodes[0].join("agent.stderr")));
     let (a, b) = (serve(&cluster, "a"), serve(&cluster, "b"));
     let sessions = [&a, &b].map(|node| connect(dir, node.address.port(), None));
-    resume_everywhere(dir, &sessions, &[&a, &b], "before");
+    assert_resume_everywhere(dir, &sessions, &[&a, &b], "before");
 
     let old = keks();
     // The new one first, the old one second.
@@ -165,9 +165,9 @@ fn openbao_replaces_the_key_encryption_key_under_running_servers() {
         "(openssl rand -hex 32; bao kv get -field=keys secret/firstflight | head -n1) | bao kv put \
          secret/firstflight keys=-",
     );
-    assert!(until(|| written(2)), "{}", text(&nodes[0].join("agent.stderr")));
-    resume_everywhere(dir, &sessions, &[&a, &b], "the file is replaced");
-    assert!(keks()[0].contains(old[0].trim()), "the old one opens still");
+    assert!(until(|| files_have(2)), "{}", text(&nodes[0].join("agent.stderr")));
+    assert_resume_everywhere(dir, &sessions, &[&a, &b], "the file is replaced");
+    assert!(keks()[0].contains(old[0].trim()), "the old key still opens records");
 
     // The new key alone opens every record: the servers have sealed them again.
     let last = cluster.configure("last");
@@ -182,9 +182,9 @@ fn openbao_replaces_the_key_encryption_key_under_running_servers() {
     });
     assert!(read, "{logged:?}");
     let c = serve(&cluster, "last");
-    resume_everywhere(dir, &sessions, &[&a, &b, &c], "a node with the new key alone");
+    assert_resume_everywhere(dir, &sessions, &[&a, &b, &c], "a node with the new key alone");
     let fresh = [&a, &b, &c].map(|node| connect(dir, node.address.port(), None));
-    resume_everywhere(dir, &fresh, &[&a, &b, &c], "after");
+    assert_resume_everywhere(dir, &fresh, &[&a, &b, &c], "after");
     for node in [a, b, c] {
         let stderr = text(&node.stderr);
         assert!(!stderr.contains("WARN") && !stderr.contains("ERROR"), "{stderr}");

@@ -38,10 +38,9 @@ impl Cluster {
             fs::copy(self.dir().join(file), dir.join(file)).unwrap();
         }
         fs::set_permissions(dir.join("key.pem"), Permissions::from_mode(0o600)).unwrap();
-        let of_others =
-            |line: &&str| !line.starts_with("username") && !line.starts_with("password");
+        let is_kept = |line: &&str| !line.starts_with("username") && !line.starts_with("password");
         let lines: Vec<_> =
-            example("serve.toml").lines().filter(of_others).map(str::to_owned).collect();
+            example("serve.toml").lines().filter(is_kept).map(str::to_owned).collect();
         let toml = lines
             .join("\n")
             .replace("rediss://store.internal:6379", &self.store.url())
@@ -115,10 +114,10 @@ fn other_servers_share_a_ring_without_a_firstflight_server() {
     assert!(until(|| agree() && files()[0] != before), "{:?}", stderr());
     cluster.store.kill();
     assert!(until(|| stderr().iter().all(|stderr| stderr.contains("WARN"))), "{:?}", stderr());
-    // What sealed before opens still, in the place of the one before.
+    // The key that sealed tickets takes the place of the previous key, and still opens tickets.
     let sealed = before.lines().nth(1).unwrap();
-    let turned = || agree() && files()[0].lines().next() == Some(sealed);
-    assert!(until(turned), "the new key's time comes without the store: {:?}", stderr());
+    let has_rotated = || agree() && files()[0].lines().next() == Some(sealed);
+    assert!(until(has_rotated), "the new key takes over without the store: {:?}", stderr());
     for node in &nodes {
         assert!(until(|| text(&node.join("ran")).lines().count() >= 3), "{:?}", stderr());
     }

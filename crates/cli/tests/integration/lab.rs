@@ -44,7 +44,7 @@ fn record(command: &mut Command, program: &Path, dir: &Path) -> Value {
     let ended = run(command);
     assert!(has_measured(&ended), "{ended:?}");
     assert_eq!(fs::read_to_string(results.join("lab.txt")).unwrap(), ended.out);
-    // Lines are broken where they are full.
+    // Long lines are wrapped.
     let words = ended.out.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("firstflight executed none of 20"), "{}", ended.out);
     serde_json::from_slice(&fs::read(results.join("lab.json")).unwrap()).unwrap()
@@ -88,8 +88,8 @@ fn check(record: &Value) {
                 assert!(round_trips >= expected(cell), "{sample} in {cell}");
                 minimum[number] = minimum[number].min(Some(round_trips)).or(Some(round_trips));
                 let rtt = cell["rtt_ms"].as_f64().unwrap();
-                let least = expected(cell) as f64 * rtt;
-                assert!(sample["time_ms"].as_f64().unwrap() >= least, "{sample} in {cell}");
+                let min_ms = expected(cell) as f64 * rtt;
+                assert!(sample["time_ms"].as_f64().unwrap() >= min_ms, "{sample} in {cell}");
             }
             Some("spoiled") => {}
             Some(_) => panic!("{sample} in {cell}"),
@@ -225,7 +225,7 @@ fn doctor_finds_what_the_lab_needs_and_how_to_fix_the_rest() {
     for name in ["namespaces", "packet sockets"] {
         assert_eq!(state(name), "good", "{}", ended.out);
     }
-    // A busy machine limits it.
+    // On a busy machine it may be limited.
     assert_ne!(state("emulated network"), "missing", "{}", ended.out);
     for finding in findings.iter().filter(|finding| finding["state"] != "good") {
         assert!(finding["fix"].is_string(), "{finding}");

@@ -12,7 +12,7 @@ use crate::lab::LAB;
 use crate::support::program::{Running, firstflight, run, text, until, within};
 
 /// How long browsers may take on a busy machine.
-const LONG: Duration = Duration::from_secs(400);
+const BROWSER_TIMEOUT: Duration = Duration::from_secs(400);
 
 /// A lab with browsers, in a temporary directory.
 fn lab(dir: &Path, arguments: &[&str]) -> Command {
@@ -30,7 +30,7 @@ fn lab(dir: &Path, arguments: &[&str]) -> Command {
 fn record(dir: &Path, arguments: &[&str]) -> Value {
     let mut running = Running::start(&mut lab(dir, arguments));
     let mut status = None;
-    within(LONG, Duration::from_millis(50), || {
+    within(BROWSER_TIMEOUT, Duration::from_millis(50), || {
         status = running.0.try_wait().unwrap();
         status.is_some()
     });
@@ -43,13 +43,13 @@ fn record(dir: &Path, arguments: &[&str]) -> Value {
 }
 
 /// The visits of a cell that were not spoiled, in order.
-fn good<'a>(record: &'a Value, [browser, server, kind]: [&str; 3]) -> Vec<&'a Value> {
+fn good_visits<'a>(record: &'a Value, [browser, server, kind]: [&str; 3]) -> Vec<&'a Value> {
     let cells = record["visit_cells"].as_array().unwrap();
-    let is_it = |visit: &&Value| {
+    let is_in_cell = |visit: &&Value| {
         let cell = &cells[visit["cell"].as_u64().unwrap() as usize];
         cell["browser"] == browser && cell["server"] == server && cell["visit"] == kind
     };
-    let visits = record["visits"].as_array().unwrap().iter().filter(is_it);
+    let visits = record["visits"].as_array().unwrap().iter().filter(is_in_cell);
     let spoiled = |visit: &Value| visit["fault"]["kind"] == "spoiled";
     let good: Vec<&Value> = visits.filter(|visit| !spoiled(visit)).collect();
     for visit in &good {
@@ -78,17 +78,18 @@ fn a_return_with_early_data_saves_the_round_trip_of_tls() {
     let record = record(dir.path(), &arguments);
     for browser in ["firefox", "chromium"] {
         for server in ["firstflight", "nginx"] {
-            for visit in good(&record, [browser, server, "first"]) {
+            for visit in good_visits(&record, [browser, server, "first"]) {
                 assert_eq!(visit["wire"]["label"], "full", "{visit}");
             }
-            for visit in good(&record, [browser, server, "off"]) {
+            for visit in good_visits(&record, [browser, server, "off"]) {
                 assert_ne!(visit["wire"]["label"], "0-RTT", "{visit}");
                 assert_eq!(visit["wire"]["round_trips"], 3, "{visit}");
                 assert!(tls(visit) >= RTT && total(visit) >= 3.0 * RTT, "{visit}");
             }
-            let on = good(&record, [browser, server, "on"]);
+            let on = good_visits(&record, [browser, server, "on"]);
             let early = |visit: &&&Value| visit["wire"]["label"] == "0-RTT";
-            // Ours gives a ticket with each response; nginx's two are used up after two.
+            // Our server issues a ticket with each response; nginx's two tickets suffice for two
+            // visits.
             let least = if server == "firstflight" { on.len() } else { on.len().min(2) };
             assert!(on.iter().filter(early).count() >= least, "{browser}, {server}: {on:?}");
             for visit in on.iter().filter(early) {
@@ -96,7 +97,7 @@ fn a_return_with_early_data_saves_the_round_trip_of_tls() {
                 assert!(visit["wire"]["early_bytes"].as_u64() > Some(0), "{visit}");
                 assert!(total(visit) >= 2.0 * RTT, "{visit}");
             }
-            // A machine that is busy delays some of them.
+            // A busy machine delays some visits.
             let least = |value: fn(&Value) -> f64| {
                 on.iter().filter(early).map(|visit| value(visit)).fold(f64::MAX, f64::min)
             };
@@ -113,7 +114,7 @@ fn processes_in(dir: &Path) -> Vec<String> {
         let environment = fs::read(process.path().join("environ")).unwrap_or_default();
         String::from_utf8_lossy(&environment).contains(&dir)
     };
-    processes.filter(is_inside).map(|one| one.file_name().display().to_string()).collect()
+    processes.filter(is_inside).map(|entry| entry.file_name().display().to_string()).collect()
 }
 
 #[test]
@@ -123,16 +124,18 @@ fn an_interrupted_run_leaves_no_browser_behind() {
     let arguments = ["--browser", "firefox,chromium", "--server", "firstflight", "--lanes", "2"];
     let mut running = Running::start(&mut lab(dir.path(), &arguments));
     // This program, its server, and two browsers with several processes each.
-    let many = within(LONG, Duration::from_millis(50), || processes_in(dir.path()).len() > 8);
+    let many =
+        within(BROWSER_TIMEOUT, Duration::from_millis(50), || processes_in(dir.path()).len() > 8);
     assert!(many, "{}", text(&dir.path().join("err")));
     running.signal(Signal::SIGINT);
     assert_eq!(running.wait().and_then(|status| status.code()), Some(130));
     let gone = until(|| processes_in(dir.path()).is_empty());
     assert!(gone, "{:?}", processes_in(dir.path()));
-    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().map(|e| e.file_name()).collect();
+    let remaining: Vec<_> =
+        fs::read_dir(dir.path()).unwrap().flatten().map(|e| e.file_name()).collect();
     let scratch =
         |name: &&std::ffi::OsString| name.display().to_string().contains("firstflight-lab");
-    assert_eq!(left.iter().find(scratch), None);
+    assert_eq!(remaining.iter().find(scratch), None);
 }
 
 #[test]

@@ -34,7 +34,7 @@ struct User {
 
 impl User {
     /// The user who runs the tests.
-    fn this(dir: &Path) -> Self {
+    fn current(dir: &Path) -> Self {
         Self { program: PROGRAM.into(), dir: dir.to_owned(), nobody: false }
     }
 
@@ -43,7 +43,7 @@ impl User {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).unwrap();
         let program = dir.join("firstflight");
         fs::copy(PROGRAM, &program).unwrap();
-        // As packages install it.
+        // With the mode that packages install.
         fs::set_permissions(&program, fs::Permissions::from_mode(0o711)).unwrap();
         Self { program, dir: dir.to_owned(), nobody: nix::unistd::geteuid().is_root() }
     }
@@ -88,10 +88,10 @@ impl Lab {
 
     /// The next event.
     fn next(&self) -> Value {
-        self.lines.recv_timeout(TEST_TIMEOUT).expect("the lab says something")
+        self.lines.recv_timeout(TEST_TIMEOUT).expect("the lab prints an event")
     }
 
-    /// Runs a command inside, entered as the output says.
+    /// A command that runs another one inside the lab; its arguments follow.
     fn inside(&self) -> Command {
         let mut command = self.user.command();
         command.args(["lab", "--enter", &self.up["pid"].to_string(), "--"]);
@@ -117,23 +117,23 @@ impl Lab {
         fs::read_link(format!("/proc/{}/ns/net", self.up["pid"])).unwrap()
     }
 
-    /// Stops the lab. No process may remain.
+    /// Stops the lab, and checks that no process remains.
     fn end(mut self, signal: Signal) {
         let namespace = self.namespace();
-        assert!(!inhabitants(&namespace).is_empty());
+        assert!(!processes_in(&namespace).is_empty());
         self.running.signal(signal);
         let status = self.running.wait().expect("it ends");
         assert!(status.success(), "{status}");
-        // Connections that had not shown what they are come first.
+        // Unclassified connections are reported first.
         while self.next()["event"] != "end" {}
-        assert!(until(|| inhabitants(&namespace).is_empty()), "{:?}", inhabitants(&namespace));
+        assert!(until(|| processes_in(&namespace).is_empty()), "{:?}", processes_in(&namespace));
         let directory = self.up["directory"].as_str().unwrap();
         assert!(!Path::new(directory).exists(), "{directory}");
     }
 }
 
 /// The processes in a network namespace.
-fn inhabitants(namespace: &Path) -> Vec<String> {
+fn processes_in(namespace: &Path) -> Vec<String> {
     let all = fs::read_dir("/proc").unwrap().flatten();
     let inside = all.filter(|entry| {
         fs::read_link(entry.path().join("ns/net")).is_ok_and(|net| net == namespace)
@@ -163,20 +163,20 @@ fn explore_lab(user: &User) {
     assert_eq!(missing.code, Some(2), "{missing:?}");
     assert!(missing.err.contains("cannot start no-such-program in the lab"), "{missing:?}");
 
-    // Who is still inside when the lab ends, ends with it.
+    // A process that is still inside when the lab ends is killed.
     let mut resident = Running::start(lab.inside().args(["sleep", "4711"]));
     let namespace = lab.namespace();
     let sleeps = |id: &String| {
         fs::read(format!("/proc/{id}/cmdline")).is_ok_and(|line| line == b"sleep\x004711\0")
     };
-    assert!(until(|| inhabitants(&namespace).iter().any(sleeps)));
+    assert!(until(|| processes_in(&namespace).iter().any(sleeps)));
     lab.end(Signal::SIGINT);
     assert_eq!(resident.wait().expect("it ends").code(), Some(128 + Signal::SIGKILL as i32));
-    opens_decrypted(&user.dir.join("results/explored.pcapng"));
+    assert_decryptable(&user.dir.join("results/explored.pcapng"));
 }
 
 /// Checks that the capture contains the TLS secrets: tshark decrypts all requests, early ones, too.
-fn opens_decrypted(capture: &Path) {
+fn assert_decryptable(capture: &Path) {
     let mut tshark = Command::new("tshark");
     tshark.arg("-r").arg(capture).args(["-Y", "http.request or http2.headers.method"]);
     let Ended { code, out, err } = run(&mut tshark);
@@ -190,7 +190,7 @@ fn a_lab_stays_up_and_can_be_entered() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    explore_lab(&User::this(dir.path()));
+    explore_lab(&User::current(dir.path()));
 }
 
 /// Only as root: otherwise the test above has covered it.
@@ -208,7 +208,7 @@ fn a_lab_is_entered_without_root() {
 #[test]
 fn a_browser_starts_inside_the_lab() {
     let dir = tempfile::tempdir().unwrap();
-    let user = User::this(dir.path());
+    let user = User::current(dir.path());
     let lab = Lab::start(&user, &["--server", "firstflight", "--captures", "none", "--rtt", "20"]);
     let host = lab.up["networks"][0]["host"].as_str().unwrap();
     let url = format!("https://{host}:{}/", lab.up["servers"][0]["port"]);
@@ -225,7 +225,7 @@ fn a_browser_starts_inside_the_lab() {
 #[test]
 fn a_lab_ends_after_its_time_and_on_sigterm() {
     let dir = tempfile::tempdir().unwrap();
-    let user = User::this(dir.path());
+    let user = User::current(dir.path());
     let mut command = user.command();
     command.args(["lab", "--serve", "--for", "1", "--server", "firstflight", "--captures", "none"]);
     let ended = run(&mut command);

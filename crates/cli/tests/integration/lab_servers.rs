@@ -84,7 +84,7 @@ fn check(expected: &Expected, record: &Value) {
     for sample in samples {
         let cell = &cells[sample["cell"].as_u64().unwrap() as usize];
         let fault = sample["fault"]["kind"].as_str();
-        // A busy machine may stall; what the packets show must be right all the same.
+        // A busy machine may stall, but the packets must still show the requested handshake.
         assert!(matches!(fault, None | Some("spoiled")), "{}: {sample} in {cell}", expected.name);
     }
     let server = &record["servers"][0];
@@ -155,7 +155,8 @@ fn caddy_executes_replays_over_quic_and_has_no_fast_open() {
 fn envoy_accepts_early_data_over_quic_only() {
     let expected = Expected { name: "envoy", early_data: false, fast_open: true, quic: true };
     let home = Home::new();
-    // It is in the home directory of the user who ran `make deps-test`, which `nobody` cannot read.
+    // Envoy is in the home directory of the user who ran `make deps-test`, which `nobody` cannot
+    // read.
     let ended = home.lab_as(false, &["--server", "envoy"]);
     assert_eq!(finish(&expected, &home, &ended), [None, Some(0)]);
 }
@@ -185,13 +186,13 @@ fn a_server_command_is_measured_and_attacked() {
     assert!(has_measured(&ended), "{ended:?}");
     let record = home.record();
     let names: Vec<&str> =
-        record["servers"].as_array().unwrap().iter().map(|one| text(&one["name"])).collect();
+        record["servers"].as_array().unwrap().iter().map(|server| text(&server["name"])).collect();
     assert_eq!(names, ["firstflight", "mine"]);
     let cells = record["cells"].as_array().unwrap();
-    let of = |name: &str| cells.iter().filter(|cell| cell["server"] == name).count();
-    assert_eq!((of("firstflight"), of("mine")), (13, 13), "both can do the same");
-    for (place, transport) in [(2, "tcp"), (3, "quic")] {
-        let mine = &record["replays"][place];
+    let count = |name: &str| cells.iter().filter(|cell| cell["server"] == name).count();
+    assert_eq!((count("firstflight"), count("mine")), (13, 13), "both can do the same");
+    for (index, transport) in [(2, "tcp"), (3, "quic")] {
+        let mine = &record["replays"][index];
         let facts = (text(&mine["server"]), text(&mine["transport"]), &mine["originals"]);
         assert_eq!(facts, ("mine", transport, &1.into()), "{mine}");
     }

@@ -23,14 +23,14 @@ pub(crate) fn certify(dir: &Path) {
     let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
     let cert = rcgen::CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
     for (name, text) in [("key.pem", key.serialize_pem()), ("cert.pem", cert.pem())] {
-        // Whole or not at all.
+        // Renamed into place, so that the server never reads half a file.
         let new = dir.join(format!("{name}.new"));
         fs::write(&new, text).unwrap();
         fs::rename(new, dir.join(name)).unwrap();
     }
 }
 
-/// Writes a configuration that serves a page, with these lines.
+/// Writes a configuration that serves a page, with these further lines. Returns its path.
 pub(crate) fn configure(dir: &Path, more: &str) -> String {
     let path = dir.join("firstflight.toml");
     let root = dir.join("root");
@@ -39,7 +39,7 @@ pub(crate) fn configure(dir: &Path, more: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-fn served(dir: &TempDir, serve: &Serve) -> bool {
+fn serves_page(dir: &TempDir, serve: &Serve) -> bool {
     let url = format!("https://127.0.0.1:{}/", serve.port());
     let fetched = fetch(dir.path(), &serve.cert, &url, &[]);
     fetched.ended.code == Some(0) && fetched.ended.out == PAGE
@@ -62,40 +62,40 @@ fn reloads_report_their_outcome() {
     let serve = start(&dir, &manager, &config);
     assert!(manager.wait_for("READY=1").contains("STATUS=serving on 127.0.0.1:"));
     assert!(manager.wait_for("WATCHDOG=1").contains("WATCHDOG=1"));
-    assert!(served(&dir, &serve));
+    assert!(serves_page(&dir, &serve));
 
-    // By signal, with a time that says which reload it is.
+    // A reload by signal, which states its time to the service manager.
     kill(Pid::from_raw(serve.pid() as i32), Signal::SIGHUP).unwrap();
     assert!(manager.wait_for("RELOADING=1").contains("\nMONOTONIC_USEC="));
     assert!(manager.wait_for("READY=1").contains("with configuration 2"));
 
-    // By itself: a new certificate, which clients have to see.
+    // A new certificate is loaded without a signal, and clients see it.
     certify(dir.path());
     assert!(manager.wait_for("READY=1").contains("with configuration 3"));
-    assert!(served(&dir, &serve), "{}", text(&serve.stderr));
+    assert!(serves_page(&dir, &serve), "{}", text(&serve.stderr));
 
     // A broken file names its line, and changes nothing.
     configure(dir.path(), "[limits]\nconections = 5");
     let stderr = manager.wait_for("not reloaded");
     assert!(stderr.contains("READY=1") && stderr.contains("conections"), "{stderr}");
-    assert!(served(&dir, &serve));
+    assert!(serves_page(&dir, &serve));
     configure(dir.path(), "[store]\nurl = \"redis://127.0.0.1:1\"");
     assert!(manager.wait_for("not reloaded").contains("[store] cannot change"));
-    assert!(served(&dir, &serve));
+    assert!(serves_page(&dir, &serve));
     configure(dir.path(), "");
     assert!(manager.wait_for("READY=1").contains("with configuration 4"));
 
-    // Flags that the last site no longer needs refuse a start only.
+    // Flags that no site needs any more are an error at the start, but not in a reload.
     let [cert, key] = ["cert.pem", "key.pem"].map(|name| dir.path().join(name));
     let own = format!("[[site]]\ncertificate = {cert:?}\nkey = {key:?}\n");
     let content = fs::read_to_string(&config).unwrap().replacen("[[site]]\n", &own, 1);
     fs::write(&config, content).unwrap();
     assert!(manager.wait_for("READY=1").contains("with configuration 5"));
-    assert!(served(&dir, &serve), "{}", text(&serve.stderr));
-    let serve_said = serve.stderr.clone();
+    assert!(serves_page(&dir, &serve), "{}", text(&serve.stderr));
+    let stderr_path = serve.stderr.clone();
     serve.stop();
     manager.wait_for("STOPPING=1");
-    assert!(text(&serve_said).contains("keeping the current configuration"));
+    assert!(text(&stderr_path).contains("keeping the current configuration"));
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn sockets_of_the_service_manager_are_used() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (stderr, cert) = (dir.path().join("stderr"), dir.path().join("cert.pem"));
-    // The shell gives the socket, its standard input, the number that systemd gives.
+    // The shell moves the socket from its standard input to descriptor 3, as systemd passes it.
     let script = "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\"";
     let mut command = std::process::Command::new("sh");
     command
@@ -178,7 +178,7 @@ fn an_upgrade_keeps_tickets_and_claims() {
     let config = configure(dir.path(), "");
     let mut serve = start(&dir, &manager, &config);
     manager.wait_for("READY=1");
-    assert!(served(&dir, &serve));
+    assert!(serves_page(&dir, &serve));
     let url = format!("https://127.0.0.1:{}/", serve.port());
 
     // A program that cannot start changes nothing.
@@ -186,15 +186,15 @@ fn an_upgrade_keeps_tickets_and_claims() {
     kill(Pid::from_raw(serve.pid() as i32), Signal::SIGUSR2).unwrap();
     let stderr = manager.wait_for("not upgraded");
     assert!(stderr.contains("the new process cannot start"), "{stderr}");
-    assert!(served(&dir, &serve));
+    assert!(serves_page(&dir, &serve));
     configure(dir.path(), "");
 
     kill(Pid::from_raw(serve.pid() as i32), Signal::SIGUSR2).unwrap();
     let successor = main_process(&manager.wait_for("MAINPID="));
     manager.wait_for("READY=1");
-    // The old one has nothing to wait for.
+    // The old process has no connections to wait for.
     assert!(serve.ends_by_itself().success(), "{}", text(&serve.stderr));
-    // A ticket of the old process, early, and at once.
+    // The new process accepts early data with a ticket of the old one, at once.
     let fetched = fetch(dir.path(), &serve.cert, &url, &["--tls-earlydata"]);
     assert_eq!(fetched.facts["early_data"], "accepted", "{:?}", fetched.ended);
     for http in ["--http1.1", "--http3"] {
@@ -211,25 +211,25 @@ fn an_admin_listener_that_an_upgrade_could_not_open_is_opened_by_a_reload() {
     let dir = site();
     certify(dir.path());
     let manager = ServiceManager::new(dir.path());
-    let place = dir.path().join("place");
-    let socket = place.join("admin.sock");
-    fs::create_dir(&place).unwrap();
+    let directory = dir.path().join("directory");
+    let socket = directory.join("admin.sock");
+    fs::create_dir(&directory).unwrap();
     let admin = format!("[admin]\naddress = \"unix:{}\"", socket.display());
     let config = configure(dir.path(), &format!("{admin}\n[process]\nwatch = false"));
     let mut serve = start(&dir, &manager, &config);
     manager.wait_for("READY=1");
     UnixStream::connect(&socket).unwrap();
 
-    fs::rename(&place, dir.path().join("elsewhere")).unwrap();
+    fs::rename(&directory, dir.path().join("elsewhere")).unwrap();
     kill(Pid::from_raw(serve.pid() as i32), Signal::SIGUSR2).unwrap();
     let successor = main_process(&manager.wait_for("MAINPID="));
     manager.wait_for("READY=1");
     assert!(serve.ends_by_itself().success(), "{}", text(&serve.stderr));
 
-    // There is no place for it yet, which is no reason to refuse the rest.
+    // The socket's directory is still missing, but the reload succeeds.
     kill(successor.0, Signal::SIGHUP).unwrap();
     assert!(manager.wait_for("READY=1").contains("with configuration 2"));
-    fs::create_dir(&place).unwrap();
+    fs::create_dir(&directory).unwrap();
     kill(successor.0, Signal::SIGHUP).unwrap();
     assert!(manager.wait_for("READY=1").contains("with configuration 3"));
     UnixStream::connect(&socket).unwrap();
@@ -239,7 +239,7 @@ fn an_admin_listener_that_an_upgrade_could_not_open_is_opened_by_a_reload() {
 
 /// The child of a process.
 fn child(pid: u32) -> Option<Pid> {
-    // Each thread has its own.
+    // The kernel lists children per thread.
     let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     threads.flatten().find_map(|thread| {
         let text = fs::read_to_string(thread.path().join("children")).ok()?;
@@ -255,7 +255,7 @@ fn sigterm_aborts_a_slow_upgrade() {
     let config = configure(dir.path(), "[process]\nwatch = false");
     let mut serve = start(&dir, &manager, &config);
     manager.wait_for("READY=1");
-    // The new process reads its configuration for ever.
+    // The new process blocks while it reads its configuration from a FIFO.
     fs::remove_file(&config).unwrap();
     nix::unistd::mkfifo(&*config, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let pid = Pid::from_raw(serve.pid() as i32);
@@ -281,9 +281,9 @@ fn the_old_process_fails_when_the_new_one_is_killed() {
     let config = configure(dir.path(), "[limits]\nheader_timeout = \"30s\"");
     let mut serve = start(&dir, &manager, &config);
     manager.wait_for("READY=1");
-    // The old process waits for this one, which is in its handshake.
+    // The old process waits for this connection, whose handshake is incomplete.
     let _waiting = TcpStream::connect(format!("127.0.0.1:{}", serve.port())).unwrap();
-    assert!(served(&dir, &serve));
+    assert!(serves_page(&dir, &serve));
     kill(Pid::from_raw(serve.pid() as i32), Signal::SIGUSR2).unwrap();
     let successor = main_process(&manager.wait_for("MAINPID="));
     manager.wait_for("READY=1");
@@ -309,7 +309,7 @@ fn privileges_are_dropped_before_serving() {
     let config = configure(dir.path(), "");
     let serve = start(&dir, &manager, &config);
     manager.wait_for("READY=1");
-    // For every user: no other process can read its memory, and its children gain no privileges.
+    // Also without root: children gain no privileges, and there are no core dumps.
     assert_eq!(status(serve.pid(), "NoNewPrivs"), "1");
     let limits = fs::read_to_string(format!("/proc/{}/limits", serve.pid())).unwrap();
     let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
@@ -325,7 +325,7 @@ fn privileges_are_dropped_before_serving() {
         fs::set_permissions(dir.path().join(name), fs::Permissions::from_mode(mode)).unwrap();
     }
     let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap();
-    // It opens its log as that user.
+    // The server opens its log as that user.
     std::os::unix::fs::chown(dir.path().join("log"), Some(nobody.uid.as_raw()), None).unwrap();
     let serve = start(&dir, &manager, &config);
     manager.wait_for("READY=1");
@@ -333,20 +333,21 @@ fn privileges_are_dropped_before_serving() {
     assert_eq!(status(serve.pid(), "Uid"), everywhere(nobody.uid.as_raw()));
     assert_eq!(status(serve.pid(), "Gid"), everywhere(nobody.gid.as_raw()));
     assert_eq!(status(serve.pid(), "CapEff"), "0000000000000000");
-    assert!(served(&dir, &serve));
-    // It reads as that user from now on.
+    assert!(serves_page(&dir, &serve));
+    // Reloads read files as that user.
     kill(Pid::from_raw(serve.pid() as i32), Signal::SIGHUP).unwrap();
     assert!(manager.wait_for("READY=1").contains("with configuration 2"));
     fs::set_permissions(dir.path().join("key.pem"), fs::Permissions::from_mode(0o600)).unwrap();
     kill(Pid::from_raw(serve.pid() as i32), Signal::SIGHUP).unwrap();
     assert!(manager.wait_for("not reloaded").contains("key.pem"));
-    assert!(served(&dir, &serve));
+    assert!(serves_page(&dir, &serve));
     serve.stop();
 }
 
-/// A reload reads keys that only a group of the user may read. Needs root, for a group file of its own.
+/// So that a reload can read keys that only a group of the user may read. Needs root, to mount
+/// another group file.
 #[test]
-fn the_user_keeps_its_groups() {
+fn the_server_has_the_supplementary_groups_of_its_user() {
     if !nix::unistd::getuid().is_root() {
         return;
     }
@@ -380,7 +381,7 @@ fn the_packaged_units_are_valid_and_sandboxed() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["firstflight.service", "firstflight.socket"] {
         let text = fs::read_to_string(units.join(name)).unwrap();
-        // Where the program will be there is none yet.
+        // The program is not installed yet.
         fs::write(dir.path().join(name), text.replace("/usr/bin/firstflight", PROGRAM)).unwrap();
     }
     let analyze = |arguments: &[&str]| {
@@ -390,7 +391,7 @@ fn the_packaged_units_are_valid_and_sandboxed() {
     };
     let verified = analyze(&["verify", "./firstflight.socket"]);
     assert_eq!((verified.code, &*verified.err), (Some(0), ""), "{verified:?}");
-    // From 0 to 10, in tenths.
+    // The threshold is in tenths of the exposure level, which is from 0 to 10.
     let secure = analyze(&["security", "--offline=true", "--threshold=20"]);
     assert_eq!(secure.code, Some(0), "{secure:?}");
 }

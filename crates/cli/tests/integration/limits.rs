@@ -28,13 +28,13 @@ fn slow_upstream() -> String {
     let url = format!("http://{}", listener.local_addr().unwrap());
     thread::spawn(move || {
         for client in listener.incoming().flatten() {
-            thread::spawn(move || drip(client));
+            thread::spawn(move || respond_slowly(client));
         }
     });
     url
 }
 
-fn drip(mut client: TcpStream) {
+fn respond_slowly(mut client: TcpStream) {
     let lines = BufReader::new(client.try_clone().unwrap()).lines();
     if lines.map_while(Result::ok).take_while(|line| !line.is_empty()).count() == 0 {
         return;
@@ -68,7 +68,7 @@ fn a_long_response_is_not_cut_off_by_timeouts() {
         return;
     }
     let dir = site();
-    // As short as a busy machine may be trusted to keep.
+    // The shortest timeouts that a busy machine can keep.
     let limits = "header_timeout = \"1s\"\nidle_timeout = \"1s\"\nupstream_timeout = \"1s\"";
     let pool = ["connect", "response", "body", "tunnel", "queue"]
         .map(|name| format!("{name}_timeout = \"1s\"\n"))
@@ -87,7 +87,7 @@ fn a_long_response_is_not_cut_off_by_timeouts() {
             });
         }
     });
-    // And the connection takes a further request.
+    // The connection accepts another request afterwards.
     let report = aioquic::client(
         dir.path(),
         &server.cert,
@@ -108,10 +108,10 @@ fn counting_upstream() -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let posts = Arc::<AtomicUsize>::default();
-    let counted = posts.clone();
+    let counter = posts.clone();
     thread::spawn(move || {
         for mut client in listener.incoming().flatten() {
-            let posts = counted.clone();
+            let posts = counter.clone();
             thread::spawn(move || {
                 let reader = BufReader::new(client.try_clone().unwrap());
                 let lines = reader.lines().map_while(Result::ok);
@@ -144,8 +144,8 @@ fn http2(server: &Serve) -> StreamOwned<ClientConnection, TcpStream> {
     StreamOwned::new(tls, tcp)
 }
 
-/// HEADERS of a POST whose body does not end, with a field of 4,000 bytes seven times. `first`: the
-/// field itself, of which later heads have the index (RFC 7541 section 6.1).
+/// HEADERS of a POST whose body does not end, with a field of 4,000 bytes seven times. The first
+/// request adds the field to the dynamic table; later ones use its index (RFC 7541 section 6.1).
 fn open_post(stream: u8, first: bool) -> Vec<u8> {
     let mut block = vec![0x83, 0x87, 0x84, 0x01, 9];
     block.extend(b"localhost");
@@ -158,7 +158,7 @@ fn open_post(stream: u8, first: bool) -> Vec<u8> {
     [&length[1..], &[1, 4, 0, 0, 0, stream], &block].concat()
 }
 
-/// Reads frames until so many response heads have arrived.
+/// Reads frames until `count` response heads have arrived.
 fn heads(client: &mut impl Read, count: usize) {
     let mut found = 0;
     while found < count {
@@ -180,7 +180,7 @@ fn open_requests_hold_bounded_memory() {
     (0..100).for_each(|number| flight.extend(open_post(number * 2 + 1, number == 0)));
     attacker.write_all(&flight).unwrap();
     attacker.flush().unwrap();
-    // By the arithmetic of docs/reference/configuration.md one of them counts 95 KB, so 11 fit.
+    // By docs/reference/configuration.md each request counts as 95 KB, so 11 fit.
     heads(&mut attacker, 89);
     assert!(until(|| posts.load(Ordering::Relaxed) > 0), "the others are forwarded");
     assert!(posts.load(Ordering::Relaxed) <= 11, "{posts:?}");
@@ -198,8 +198,8 @@ fn incomplete_client_hellos_hold_bounded_memory() {
     let dir = site();
     let (upstream, _) = counting_upstream();
     let server = serve(dir.path(), &upstream, "memory = 1048576", "");
-    // 5,000 bytes of a ClientHello of 16,000, each in a record of its own: 30,000 bytes, which
-    // count three times, so that 11 fit.
+    // 5,000 bytes of a ClientHello of 16,000, each in a separate record: 30,000 bytes, which count
+    // three times, so 11 clients fit.
     let hello = [&[1, 0, 0x3e, 0x80, 3, 3][..], &[0; 4994]].concat();
     let records: Vec<u8> = hello.iter().flat_map(|byte| [22, 3, 1, 0, 1, *byte]).collect();
     let clients: Vec<_> = (0..20)

@@ -21,7 +21,7 @@ fn nobody() -> Option<u32> {
     root.then(|| User::from_name("nobody").unwrap().unwrap().uid.as_raw())
 }
 
-/// A site in a directory of the user `nobody`, to whom its server switches.
+/// A site in a directory of the user `nobody`; its server runs as that user.
 struct UnprivilegedSite {
     dir: TempDir,
     arguments: [String; 6],
@@ -63,8 +63,8 @@ impl UnprivilegedSite {
         Serve::start_from(program, self.path(), &arguments, environment)
     }
 
-    /// The error with which the server fails to start.
-    fn refused(&self, key_log: &Path) -> String {
+    /// Starts the server, which must fail. Returns the error.
+    fn start_error(&self, key_log: &Path) -> String {
         let mut command = firstflight(self.path());
         command.args(["serve", "--listen", "127.0.0.1:0", "--access-log"]).arg(self.file("log"));
         let ended = run(command.args(&self.arguments).env("SSLKEYLOGFILE", key_log));
@@ -81,18 +81,18 @@ fn logs_are_not_written_through_symbolic_links() {
     fs::write(&precious, "").unwrap();
 
     symlink(&precious, &access).unwrap();
-    let stderr = unprivileged.refused(&keys);
+    let stderr = unprivileged.start_error(&keys);
     assert!(stderr.contains("access log") && stderr.contains("it is a symbolic link"), "{stderr}");
     fs::remove_file(&access).unwrap();
     symlink(&precious, &keys).unwrap();
-    let stderr = unprivileged.refused(&keys);
+    let stderr = unprivileged.start_error(&keys);
     assert!(stderr.contains("key log") && stderr.contains("it is a symbolic link"), "{stderr}");
     fs::remove_file(&keys).unwrap();
-    // A link to a directory is followed, as far as the user itself gets.
+    // A link to a directory is followed, with the permissions of the user.
     let elsewhere = unprivileged.file("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
     symlink(&elsewhere, unprivileged.file("inner")).unwrap();
-    let stderr = unprivileged.refused(&unprivileged.file("inner/keys"));
+    let stderr = unprivileged.start_error(&unprivileged.file("inner/keys"));
     assert!(stderr.contains("key log") && stderr.contains("Permission denied"), "{stderr}");
     assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
 
@@ -103,13 +103,13 @@ fn logs_are_not_written_through_symbolic_links() {
     assert_eq!(get().out, PAGE);
     assert!(until(|| text(&access).lines().count() == 1), "{}", text(&serve.stderr));
     assert!(text(&keys).contains("CLIENT_TRAFFIC_SECRET_0 "));
-    for (file, most) in [(&access, 0o640), (&keys, 0o600)] {
+    for (file, max_mode) in [(&access, 0o640), (&keys, 0o600)] {
         let found = fs::metadata(file).unwrap();
         let mode = found.mode() & 0o777;
-        assert_eq!((found.uid(), mode & !most), (nobody, 0), "{}: {mode:o}", file.display());
+        assert_eq!((found.uid(), mode & !max_mode), (nobody, 0), "{}: {mode:o}", file.display());
     }
 
-    // Rotated, with a link in the log's place: the file in use stays.
+    // After a rotation that leaves a link in the log's place, the open file stays in use.
     let moved = unprivileged.file("log.1");
     fs::rename(&access, &moved).unwrap();
     symlink(&precious, &access).unwrap();
@@ -151,7 +151,7 @@ fn enter_runs_nothing_in_a_process_that_pretends_to_be_a_lab() {
     let ended = enter(&fake_lab_holder(dir.path(), &[&RUN_AS_NOBODY[..], &["sh"]].concat()));
     assert_eq!(ended.code, Some(2), "{ended:?}");
     assert!(ended.err.contains("belongs to another user"), "{ended:?}");
-    // One of the same user is entered, and its variables are not a lab's.
+    // A process of the same user is entered, but its environment is not used.
     let ended = enter(&fake_lab_holder(dir.path(), &["sh"]));
     assert_eq!(ended.code, Some(2), "{ended:?}");
     assert!(ended.err.contains("cannot start trap in the lab"), "{ended:?}");
@@ -194,7 +194,7 @@ fn the_memory_of_a_new_process_is_protected_from_the_start() {
         assert!(spy.wait().unwrap().success());
         let tries = text(&tries);
         assert!(tries.contains("refused\n") || warned, "the spy saw nothing: {tries}");
-        assert!(!tries.contains("opened\n") || warned, "the spy has it");
+        assert!(!tries.contains("opened\n") || warned, "the spy has opened it");
         println!("mode {mode:o}: opened {}", tries.contains("opened\n"));
         let stderr = text(&serve.stderr).contains("could read the memory of this one");
         assert_eq!(stderr, warned, "{}", text(&serve.stderr));
@@ -221,5 +221,5 @@ while [ -d /proc/$1 ]; do
 done 2>/dev/null
 "#;
 
-/// The prefix of a command that runs it as that user.
+/// The prefix that runs a command as the user `nobody`.
 const RUN_AS_NOBODY: [&str; 4] = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"];

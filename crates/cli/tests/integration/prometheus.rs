@@ -40,7 +40,7 @@ fn a_replay_makes_its_alert_fire_and_nothing_else_does() {
     });
     assert!(accepted, "no early data: {:#?}", server.log().last());
     let flight = recorder.flight();
-    // One sample says nothing about a rise. And rules have been looked at.
+    // An increase needs more than one sample. Then the rules have been evaluated, too.
     prometheus.wait_for_series("count_over_time(firstflight:replays:increase5m[1m]) > 2");
     prometheus.wait_for_series("firstflight_early_data_accepted_total{transport=\"tcp\"} > 0");
     assert_eq!(prometheus.query("ALERTS"), Vec::<Value>::new());
@@ -85,7 +85,7 @@ fn every_query_of_the_dashboard_has_data() {
     let prometheus = Prometheus::start(dir, server.console());
     let recorder = Recorder::start(server.address);
     let mut missing = dashboard();
-    // Rates need traffic between two looks, so it goes on.
+    // Rates need traffic between two scrapes, so it is sent repeatedly.
     let all = within(TEST_TIMEOUT * 3, Duration::ZERO, || {
         age(|words| store.cli(words));
         traffic(dir, &server, &recorder);
@@ -97,7 +97,7 @@ fn every_query_of_the_dashboard_has_data() {
     server.stop();
 }
 
-/// Its figures come from its log, by examples/nginx/firstflight.mtail.
+/// mtail derives nginx's metrics from its log, with examples/nginx/firstflight.mtail.
 #[test]
 fn the_dashboard_shows_nginx_too() {
     if skipped_without(&["nginx", "mtail", "prometheus"]) {
@@ -129,16 +129,16 @@ fn the_dashboard_shows_nginx_too() {
     // The client's Finished waits until nginx has responded, so each request with a session is early.
     let recorder = Recorder::start(SocketAddr::from((Ipv4Addr::LOCALHOST, nginx.port)));
     let lines = move || text(&log).lines().count();
-    let wanted = Arc::<AtomicUsize>::default();
-    let (wants, count) = (wanted.clone(), lines.clone());
-    recorder.hold_rest(move || count() >= wants.load(Ordering::Relaxed));
+    let min_lines = Arc::<AtomicUsize>::default();
+    let (awaited, count) = (min_lines.clone(), lines.clone());
+    recorder.hold_rest(move || count() >= awaited.load(Ordering::Relaxed));
     let request = |early: bool, flags: &[&str]| {
-        wanted.store(if early { lines() + 1 } else { 0 }, Ordering::Relaxed);
+        min_lines.store(if early { lines() + 1 } else { 0 }, Ordering::Relaxed);
         let flags = [flags, &["--http1.1"]].concat();
         fetch(dir, &nginx.cert, &recorder.url("/page"), &flags)
     };
     request(false, &[]);
-    let shown = |metric: &str| {
+    let is_derived = |metric: &str| {
         ["connections_total", "early_data_accepted_total", "too_early_total", "requests_total"]
             .contains(&metric)
             || metric.starts_with("request_seconds")
@@ -147,7 +147,7 @@ fn the_dashboard_shows_nginx_too() {
     let mut missing = dashboard();
     missing.retain(|expression| {
         expression.split("firstflight_").skip(1).all(|rest| {
-            shown(rest.split(|c: char| !(c.is_ascii_lowercase() || c == '_')).next().unwrap())
+            is_derived(rest.split(|c: char| !(c.is_ascii_lowercase() || c == '_')).next().unwrap())
         }) && expression.contains("firstflight_")
     });
     assert!(missing.len() >= 5, "{missing:#?}");
@@ -185,10 +185,10 @@ fn traffic(dir: &Path, server: &Serve, recorder: &Recorder) {
 /// Makes the store appear to have recorded for a day, so that its claims count.
 pub(crate) fn age(cli: impl Fn(&[&str]) -> String) {
     let epoch = "firstflight:epoch";
-    if let Ok(left) = cli(&["PTTL", epoch]).parse::<u64>()
-        && left > DAY
+    if let Ok(ttl) = cli(&["PTTL", epoch]).parse::<u64>()
+        && ttl > DAY_MS
     {
-        cli(&["PEXPIRE", epoch, &(left - DAY).to_string()]);
+        cli(&["PEXPIRE", epoch, &(ttl - DAY_MS).to_string()]);
     }
 }
 
@@ -300,7 +300,7 @@ impl Prometheus {
         let response: Value = serde_json::from_str(&ended.out).unwrap_or_default();
         match response["data"]["result"].as_array() {
             Some(result) => result.clone(),
-            // It may not be ready yet.
+            // Prometheus may not be ready yet.
             None => {
                 assert_ne!(response["errorType"], "bad_data", "{expression}: {response}");
                 Vec::new()
@@ -310,9 +310,8 @@ impl Prometheus {
 
     /// Waits until an expression has a series.
     pub(crate) fn wait_for_series(&self, expression: &str) {
-        assert!(until(|| !self.query(expression).is_empty()), "it never comes: {expression}");
+        assert!(until(|| !self.query(expression).is_empty()), "no series: {expression}");
     }
 }
 
-/// In milliseconds.
-const DAY: u64 = 86_400_000;
+const DAY_MS: u64 = 86_400_000;

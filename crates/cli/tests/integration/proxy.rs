@@ -13,16 +13,16 @@ fn rfc8470_5_1_the_upstream_gets_the_early_data_field() {
         let site = site();
         let upstream = Upstream::start();
         let server = Serve::start(site.path(), &["--upstream", &upstream.url()]);
-        // Finished waits until the upstream has seen the early request: on loopback it could be
-        // there first.
-        let wanted = Arc::<AtomicUsize>::default();
-        let (wants, origin) = (wanted.clone(), upstream.clone());
+        // The client's Finished is delayed until the upstream has the early request: on loopback it
+        // could arrive first.
+        let min_requests = Arc::<AtomicUsize>::default();
+        let (awaited, origin) = (min_requests.clone(), upstream.clone());
         let path = Recorder::start(server.address);
-        path.hold_rest(move || origin.requests().len() >= wants.load(Ordering::Relaxed));
+        path.hold_rest(move || origin.requests().len() >= awaited.load(Ordering::Relaxed));
         let fetch = |target: &str, flags: &[&str]| {
             let early = flags.contains(&"--tls-earlydata") && !upstream.requests().is_empty();
             let before = upstream.requests().len();
-            wanted.store(if early { before + 1 } else { 0 }, Ordering::Relaxed);
+            min_requests.store(if early { before + 1 } else { 0 }, Ordering::Relaxed);
             let arguments = [flags, &[http]].concat();
             let fetched = fetch(site.path(), &server.cert, &path.url(target), &arguments);
             assert_eq!(fetched.ended.out, "upstream\n", "{:?}", fetched.ended);
@@ -31,7 +31,7 @@ fn rfc8470_5_1_the_upstream_gets_the_early_data_field() {
         assert_eq!(fetch("/full", &["--tls-earlydata"]), "none");
         assert_eq!(fetch("/early", &["--tls-earlydata"]), "accepted");
         assert_eq!(fetch("/resumed", &[]), "none");
-        // A client's own word about it counts for nothing.
+        // A client's own Early-Data field is ignored.
         assert_eq!(fetch("/early?2", &["--tls-earlydata", "-H", "Early-Data: 0"]), "accepted");
         assert_eq!(
             upstream.summaries(),

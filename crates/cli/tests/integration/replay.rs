@@ -14,7 +14,7 @@ use crate::support::program::{PAGE, Serve, fetch, fields, firstflight, run, site
 fn captured(dir: &Path, server: &Serve, recorder: &Recorder) -> (Vec<u8>, String) {
     let mut round = 0;
     let mut target = String::new();
-    let accepted = within(STARTUP, Duration::from_millis(250), || {
+    let accepted = within(STARTUP_TIMEOUT, Duration::from_millis(250), || {
         round += 1;
         target = format!("/index.html?round={round}");
         let fetched = fetch(dir, &server.cert, &recorder.url(&target), &FLAGS);
@@ -32,7 +32,7 @@ fn executed(log: &[Value], target: &str) -> usize {
 #[test]
 fn rfc8446_8_ten_thousand_replays_execute_nothing() {
     let site = site();
-    // So that the copies get as far as the strike register.
+    // With this setting the copies get as far as the strike register.
     let config = site.path().join("config.toml");
     fs::write(&config, "[tickets]\nkeys = \"process\"\n").unwrap();
     let server = Serve::files(site.path(), &["--config", config.to_str().unwrap()]);
@@ -41,9 +41,9 @@ fn rfc8446_8_ten_thousand_replays_execute_nothing() {
     assert_eq!(resend(server.address, &flight, 10_000, 50), 10_000);
     let log = server.stop();
     assert_eq!(executed(&log, &target), 1);
-    // The other copies were older than the window of freshness: the machine was slow.
-    let held = |line: &&Value| line["target"] == target && line["claim"] == "lost";
-    let lost = log.iter().filter(held).count();
+    // On a slow machine, the other copies are no longer fresh.
+    let has_lost = |line: &&Value| line["target"] == target && line["claim"] == "lost";
+    let lost = log.iter().filter(has_lost).count();
     assert!(lost > 1_000, "the copies get as far as the strike register: {lost}");
 }
 
@@ -54,7 +54,7 @@ fn rfc8446_8_2_replays_after_a_restart_with_the_same_keys_execute_nothing() {
     let keys = dir.join("keys");
     let made = run(firstflight(dir).args(["keys", "new"]).arg(&keys));
     assert_eq!(made.code, Some(0), "{made:?}");
-    // It shortens the window after the start somewhat, in which nothing is accepted early.
+    // Shortens the recording window after the start, in which no early data is accepted.
     let config = dir.join("config.toml");
     fs::write(&config, "[early_data]\nfreshness = \"2s\"\n").unwrap();
     let cert = certificate(dir);
@@ -70,9 +70,9 @@ fn rfc8446_8_2_replays_after_a_restart_with_the_same_keys_execute_nothing() {
 
     let second = Serve::files(dir, &flags);
     assert_eq!(resend(second.address, &flight, 1_000, 50), 1_000);
-    // The log goes on in the same file.
+    // The log continues in the same file.
     let so_far = executed(&second.log(), &target);
-    // The honest client has tickets of before the restart left.
+    // The honest client still has tickets from before the restart.
     recorder.forward_to(second.address);
     let honest = fetch(dir, &second.cert, &recorder.url("/index.html?honest"), &FLAGS);
     assert_eq!(honest.ended.out, PAGE, "{:?}", honest.ended);
@@ -88,4 +88,4 @@ fn rfc8446_8_2_replays_after_a_restart_with_the_same_keys_execute_nothing() {
 const FLAGS: [&str; 2] = ["--tls-earlydata", "--http1.1"];
 
 /// Longer than the minute after a start in which no early data is accepted.
-const STARTUP: Duration = Duration::from_secs(150);
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(150);

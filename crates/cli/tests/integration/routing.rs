@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::support::chromium::Browser;
 use crate::support::program::{Ended, Running, Serve, fetch, fields, run, site, text, until};
 
-/// Serves these sections after a listener.
+/// Starts a server with a listener and these sections of the configuration.
 fn serve(dir: &Path, sections: &str) -> Serve {
     let head = "[[listener]]\naddress = \"127.0.0.1:0\"\n[tls]\nself_signed = [\"a.test\"]\n\
                 save_self_signed = \"cert.pem\"\n";
@@ -22,7 +22,7 @@ fn serve(dir: &Path, sections: &str) -> Serve {
     Serve::configured(dir)
 }
 
-/// The status and the body of curl's request, and the `Location`, if there is one.
+/// Runs curl. Its output is the body, the status, and the `Location` if there is one.
 fn curl(dir: &Path, server: &Serve, path: &str, arguments: &[&str]) -> Ended {
     let mut command = Command::new("curl");
     command.current_dir(dir).args(["-sS", "--path-as-is", "--cacert", "cert.pem"]);
@@ -30,7 +30,7 @@ fn curl(dir: &Path, server: &Serve, path: &str, arguments: &[&str]) -> Ended {
     run(command.arg(format!("https://localhost:{}{path}", server.port())))
 }
 
-/// The same without the body.
+/// The status of a request, and the `Location` if there is one.
 fn status(dir: &Path, server: &Serve, path: &str, arguments: &[&str]) -> String {
     curl(dir, server, path, &[&["-o", "/dev/null"], arguments].concat()).out.trim().to_owned()
 }
@@ -64,7 +64,7 @@ fn paths_are_rewritten_for_the_upstream_and_kept_by_redirects() {
         ("/old/a%20b?c", "308 https://b.test/new/a%20b?c"),
         ("/old", "308 https://b.test/new"),
         ("/here/x", "302 /there"),
-        // Servers disagree about what the route's path is in these.
+        // Servers disagree about the route of these paths.
         ("/old//evil.test/", "400"),
         ("/app/../secret", "400"),
         ("/app/%2e%2e/secret", "400"),
@@ -75,7 +75,7 @@ fn paths_are_rewritten_for_the_upstream_and_kept_by_redirects() {
     assert_eq!(upstream.requests().len(), 8);
 }
 
-/// One route with the path `/`, where no ambiguity about the route exists, is as strict.
+/// The only route has the path `/`, so the route is never ambiguous, but the rules are as strict.
 #[test]
 fn a_rewrite_of_all_paths_does_not_leave_its_prefix() {
     let site = site();
@@ -93,7 +93,7 @@ fn a_rewrite_of_all_paths_does_not_leave_its_prefix() {
 
 const LINE: &str = "the same line again\n";
 
-/// A page, served with compression on the fly, and without below `/plain`.
+/// Serves a page, compressed on the fly except below `/plain`.
 fn compressing(dir: &Path, upstream: &str) -> (Serve, String) {
     let page = LINE.repeat(1000);
     fs::write(dir.join("root/page.html"), &page).unwrap();
@@ -109,7 +109,7 @@ fn compressing(dir: &Path, upstream: &str) -> (Serve, String) {
 }
 
 #[test]
-fn responses_are_compressed_on_the_fly_where_a_route_says_so() {
+fn responses_are_compressed_on_the_fly_where_a_route_enables_it() {
     let site = site();
     let dir = site.path();
     let (server, page) = compressing(dir, "http://127.0.0.1:1");
@@ -133,7 +133,7 @@ fn responses_are_compressed_on_the_fly_where_a_route_says_so() {
         let (size, fields) = get("/plain/page.html", &[version, "--compressed"]);
         assert_eq!((size, &*fields), (page.len(), ""));
     }
-    // Over HTTP/3, and with early data at the second time.
+    // Over HTTP/3, the second time with early data.
     let url = format!("https://localhost:{}/page.html", server.port());
     for early in ["none", "accepted"] {
         let packed = dir.join("page.gz");
@@ -147,7 +147,7 @@ fn responses_are_compressed_on_the_fly_where_a_route_says_so() {
 }
 
 #[test]
-fn rfc9110_compressed_responses_keep_ranges_conditions_and_head_right() {
+fn rfc9110_ranges_conditions_and_head_work_with_compressed_responses() {
     let site = site();
     let dir = site.path();
     let (server, page) = compressing(dir, "http://127.0.0.1:1");
@@ -165,18 +165,18 @@ fn rfc9110_compressed_responses_keep_ranges_conditions_and_head_right() {
     assert_eq!(head(&["-I"]), whole, "HEAD");
     let condition = format!("If-None-Match: {tag}");
     assert_eq!(head(&["-H", &condition]), format!("304||{tag}|||"));
-    // A part is one of the file, never of a compressed form of it.
+    // A range is one of the file, never of its compressed form.
     let length = page.len();
     let strong = &tag[2..];
     let part = head(&["-r", "0-99"]);
     assert_eq!(part, format!("206||{strong}|bytes|bytes 0-99/{length}|100"));
-    // Who has a part of the compressed form gets the whole again.
+    // A client with a part of the compressed form gets the whole response.
     assert_eq!(head(&["-r", "0-99", "-H", &format!("If-Range: {tag}")]), whole);
 }
 
 /// An application that writes a page slowly: its first part is flushed through the encoder.
 #[test]
-fn what_an_application_has_written_is_not_kept_back_by_the_encoder() {
+fn the_encoder_does_not_hold_back_what_an_application_has_written() {
     let site = site();
     let dir = site.path();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -227,7 +227,7 @@ fn browsers_read_compressed_pages() {
 fn rfc7617_2_only_users_with_their_password_are_admitted() {
     let site = site();
     let dir = site.path();
-    // Of `htpasswd -nbB -C 5 ann 'correct horse'`.
+    // Printed by `htpasswd -nbB -C 5 ann 'correct horse'`.
     let hash = "$2y$05$P.l7.1wPAXgV3hxPYVPdOuVOQnpWAN6QHlv3ZMpky4SRkm5295N7K";
     fs::write(dir.join("users"), format!("ann:{hash}\n")).unwrap();
     let server = serve(
@@ -252,7 +252,7 @@ fn rfc7617_2_only_users_with_their_password_are_admitted() {
     for wrong in ["ann:correct", "ann:", "bob:correct horse", "ann:correct horse "] {
         assert_eq!(as_user(wrong), "401", "{wrong}");
     }
-    // No other spelling is admitted, nor one in another case, which some file systems open.
+    // Other spellings of the path do not bypass the rule.
     for path in ["/%69ndex.html", "//index.html", "/x/../index.html", "/index.html/"] {
         let status = status(dir, &server, path, &[]);
         assert!(["401", "400"].contains(&&*status), "{path}: {status}");
@@ -272,7 +272,7 @@ fn rfc6585_4_each_client_has_its_rate_and_trusted_proxies_name_it() {
         let status = |_| status(dir, server, "/", &["-H", &field]);
         (0..3).map(status).collect::<Vec<_>>().join(" ")
     };
-    // Nobody is trusted: all are one client, whatever they say.
+    // Without trusted proxies, all requests are of one client, whatever X-Forwarded-For contains.
     let server = serve(dir, &format!("{route}{pool}"));
     assert_eq!(statuses(&server, "192.0.2.1"), "200 200 429");
     assert_eq!(statuses(&server, "192.0.2.2"), "429 429 429");
@@ -297,8 +297,8 @@ fn rfc6585_4_each_client_has_its_rate_and_trusted_proxies_name_it() {
     assert_eq!(executed, upstream.requests().len());
 }
 
-/// What the client has seen when the upstream has sent Early Hints and withholds its response, and what
-/// it has seen in the end.
+/// Runs a client. The upstream sends Early Hints, and withholds its response until the client has
+/// received `hints`. Returns the heads and the body that the client received.
 fn hinted(dir: &Path, listener: &TcpListener, client: &mut Command, hints: &str) -> String {
     let (output, heads) = (dir.join("body"), dir.join("heads"));
     // curl writes to this file at once.
@@ -342,8 +342,8 @@ fn rfc8297_early_hints_reach_clients_before_the_response() {
     let seen = hinted(dir, &listener, &mut curl(&["--http1.1", &url("/")]), hint);
     assert!(seen.starts_with(&format!("{hint}HTTP/1.1 200 OK\r\n")), "{seen}");
     assert!(seen.ends_with("\r\n\r\npage\n") && seen.matches("HTTP/1.1").count() == 2, "{seen}");
-    // To clients that may not be sent any, and where it is off, only the response is sent. The ALPN
-    // of HTTP/1.0 is not ours.
+    // Clients that cannot take hints, and clients of routes without them, get only the response.
+    // The server does not support the ALPN protocol of HTTP/1.0.
     let [root, off] = ["/", "/off"].map(url);
     for arguments in
         [&["--http2", &root][..], &["--http1.0", "--no-alpn", &root], &["--http1.1", &off]]

@@ -52,7 +52,7 @@ fn two_sites(dir: &Path, more: &str) {
     staple(dir);
 }
 
-/// The authority's OCSP response for the second certificate, valid for a week.
+/// Writes the authority's OCSP response for the second certificate, valid for a week.
 fn staple(dir: &Path) {
     let serial = openssl(dir, "x509 -in two.pem -noout -serial").out;
     let serial = serial.trim().trim_start_matches("serial=").to_owned();
@@ -103,7 +103,7 @@ fn each_name_has_its_certificate_and_its_files_over_tcp_and_quic() {
                 fetched.ended
             );
         }
-        // The first site's is for strangers too, who see that it is not for them.
+        // Clients with an unknown name get the first site's certificate, and reject it.
         let port = server.port();
         let resolve = format!("three.test:{port}:127.0.0.1");
         let url = format!("https://three.test:{port}/");
@@ -164,7 +164,7 @@ fn a_stapled_ocsp_response_goes_to_clients_that_request_it() {
         assert!(one.contains("OCSP response: no response sent"), "{version}: {one}");
     }
     server.stop();
-    // One about another certificate is left out, and said so.
+    // A response about another certificate is not stapled, and a warning is logged.
     fs::copy(dir.join("one.pem"), dir.join("two.pem")).unwrap();
     fs::copy(dir.join("one.key"), dir.join("two.key")).unwrap();
     let server = Serve::configured(dir);

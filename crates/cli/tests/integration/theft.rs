@@ -1,5 +1,5 @@
-//! A thief takes the server's whole memory, and tries every secret in it on a first flight that he
-//! recorded.
+//! A thief takes the server's whole memory, and tries every secret in it on a recorded first
+//! flight.
 
 use std::fs;
 use std::io::Write;
@@ -14,16 +14,16 @@ use nix::unistd::Pid;
 use crate::lifecycle::{certify, main_process};
 use crate::support::program::{Fetched, PAGE, Running, Serve, fetch, firstflight, run, site};
 
-/// What the thief can decrypt the flight with while it is on its way, and after its use.
+/// The secrets that decrypt the flight: in memory before the flight arrives, and after its use.
 struct Theft {
     before: Vec<StolenSecret>,
     after: Vec<StolenSecret>,
 }
 
-/// Serves with this section `[tickets]`, records a return with early data, and takes the server's
-/// memory before the flight has reached it and after the connection has ended.
+/// Serves with this `[tickets]` section, records a resumed connection with early data, and takes
+/// the server's memory before the flight arrives and after the connection has ended.
 fn steal(dir: &Path, tickets: &str) -> Theft {
-    // Little memory to search.
+    // Keeps the memory to search small.
     let config =
         format!("[early_data]\nregister_capacity = 64\n[http3]\nenabled = false\n{tickets}");
     fs::write(dir.join("config.toml"), config).unwrap();
@@ -40,7 +40,8 @@ fn steal(dir: &Path, tickets: &str) -> Theft {
     assert_eq!(request(&[]).ended.out, PAGE);
     let held = recorder.hold_next();
     let (flight, before) = thread::scope(|scope| {
-        // `fetch` opens no second connection for a POST, however long its flight is on its way.
+        // `fetch` opens no second connection for a POST, however long the recorder holds its
+        // flight.
         let returning = scope.spawn(|| request(&["-X", "POST", "--early-data-any-method"]));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let (flight, release) = runtime.block_on(held.flight());
@@ -63,7 +64,7 @@ fn steal(dir: &Path, tickets: &str) -> Theft {
     Theft { before: tried(&before), after: tried(&after) }
 }
 
-/// Only the seed above the ticket's index decrypts it, and the use destroys that.
+/// Only the seed above the ticket's index decrypts the flight, and its use destroys the seed.
 #[test]
 fn early_data_of_a_used_punctured_ticket_cannot_be_decrypted_with_the_whole_memory() {
     let site = site();
@@ -72,8 +73,9 @@ fn early_data_of_a_used_punctured_ticket_cannot_be_decrypted_with_the_whole_memo
     assert_eq!(theft.after, []);
 }
 
-/// The flight is on its way during an upgrade. The old process, which still serves a connection, has
-/// nothing that decrypts it, not even before its use; the new one has until then.
+/// The recorder holds the flight during an upgrade. The old process, which still serves a
+/// connection, then has no secret that decrypts it; the new process has one until the flight is
+/// used.
 #[test]
 fn after_an_upgrade_the_old_process_has_no_keys() {
     let site = site();

@@ -11,18 +11,18 @@ use nix::unistd::Pid;
 use crate::support::peer::{Peer, certificate};
 use crate::support::program::{PAGE, Running, Serve, fetch, fields, site, text, until};
 
-/// A separate directory for one of several peers.
-fn place(dir: &Path, name: &str) -> PathBuf {
-    let place = dir.join(name);
-    fs::create_dir_all(place.join("root")).unwrap();
-    fs::write(place.join("root/index.html"), PAGE).unwrap();
-    place
+/// Creates a separate directory for one of several peers.
+fn peer_dir(dir: &Path, name: &str) -> PathBuf {
+    let path = dir.join(name);
+    fs::create_dir_all(path.join("root")).unwrap();
+    fs::write(path.join("root/index.html"), PAGE).unwrap();
+    path
 }
 
 /// nginx without TLS. It responds with its name, closes a connection after 50 requests, and responds
 /// 425 to early requests for `/late`.
 fn app(dir: &Path, name: &str) -> Peer {
-    Peer::start(&place(dir, name), "nginx", &["-e", "stderr", "-p", "."], |port| {
+    Peer::start(&peer_dir(dir, name), "nginx", &["-e", "stderr", "-p", "."], |port| {
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|kind| format!("{kind}_temp_path {kind};\n"))
             .concat();
@@ -41,13 +41,13 @@ fn http(peer: &Peer) -> String {
     format!("http://127.0.0.1:{}", peer.port)
 }
 
-/// A server with a pool of these upstreams and further settings of the pool.
+/// Starts a server with a pool of these upstreams and further settings of the pool.
 fn pool(dir: &Path, servers: &[String], settings: &str) -> Serve {
-    listening(dir, "", servers, settings)
+    pool_behind(dir, "", servers, settings)
 }
 
-/// The same, with settings of the listener.
-fn listening(dir: &Path, listener: &str, servers: &[String], settings: &str) -> Serve {
+/// Like [`pool`], with settings of the listener.
+fn pool_behind(dir: &Path, listener: &str, servers: &[String], settings: &str) -> Serve {
     certificate(dir);
     let config = format!(
         "[[listener]]\naddress = \"127.0.0.1:0\"\n{listener}\n[[site]]\ncertificate = \
@@ -65,7 +65,7 @@ fn get(dir: &Path, server: &Serve, path: &str) -> String {
     fetched.ended.out
 }
 
-/// Runs h2load, and calls `halfway` while it runs. Returns its output.
+/// Runs h2load, and calls `meanwhile` while it runs. Returns its output.
 fn load(server: &Serve, requests: usize, meanwhile: impl FnOnce()) -> String {
     let dir = tempfile::tempdir().unwrap();
     let output = dir.path().join("stderr");
@@ -87,15 +87,18 @@ fn no_request_fails_when_an_upstream_dies_under_load() {
         return;
     }
     let dir = site();
-    let (one, two) = (app(dir.path(), "one"), app(dir.path(), "two"));
-    let server = pool(dir.path(), &[http(&one), http(&two)], "");
+    let (first, second) = (app(dir.path(), "first"), app(dir.path(), "second"));
+    let server = pool(dir.path(), &[http(&first), http(&second)], "");
     let both = [get(dir.path(), &server, "/"), get(dir.path(), &server, "/")];
-    assert!(both.contains(&"one\n".to_owned()) && both.contains(&"two\n".to_owned()), "{both:?}");
-    let kill = || kill(Pid::from_raw(one.pid() as i32), Signal::SIGKILL).unwrap();
+    assert!(
+        both.contains(&"first\n".to_owned()) && both.contains(&"second\n".to_owned()),
+        "{both:?}"
+    );
+    let kill = || kill(Pid::from_raw(first.pid() as i32), Signal::SIGKILL).unwrap();
     let output = load(&server, 4000, kill);
     assert!(output.contains("4000 succeeded, 0 failed, 0 errored, 0 timeout"), "{output}");
     assert!(output.contains("4000 2xx, 0 3xx, 0 4xx, 0 5xx"), "{output}");
-    assert_eq!(get(dir.path(), &server, "/"), "two\n");
+    assert_eq!(get(dir.path(), &server, "/"), "second\n");
     assert!(text(&server.stderr).contains("is ejected"), "{}", text(&server.stderr));
 }
 
@@ -139,7 +142,7 @@ fn rfc9113_3_3_h2o_over_http2() {
         return;
     }
     let dir = site();
-    let home = place(dir.path(), "h2o");
+    let home = peer_dir(dir.path(), "h2o");
     let h2o = Peer::start(&home, "h2o", &[], |port| {
         let user = if nix::unistd::geteuid().is_root() { "user: root\n" } else { "" };
         format!(
@@ -161,7 +164,7 @@ fn nginx_upstream_over_tls_with_its_own_authority() {
         return;
     }
     let dir = site();
-    let nginx = Peer::nginx(&place(dir.path(), "nginx"));
+    let nginx = Peer::nginx(&peer_dir(dir.path(), "nginx"));
     let servers = [format!("https://localhost:{}", nginx.port)];
     for protocol in ["http1", "http2"] {
         let trusting = format!("protocol = \"{protocol}\"\nca = {:?}\n", nginx.cert);
@@ -176,13 +179,13 @@ fn nginx_upstream_over_tls_with_its_own_authority() {
 }
 
 #[test]
-fn haproxy_behind_gets_the_client_address() {
+fn haproxy_as_upstream_gets_the_client_address() {
     if skipped_without(&["haproxy"]) {
         return;
     }
     for version in ["v1", "v2"] {
         let dir = site();
-        let haproxy = Peer::start(&place(dir.path(), "haproxy"), "haproxy", &["-db"], |port| {
+        let haproxy = Peer::start(&peer_dir(dir.path(), "haproxy"), "haproxy", &["-db"], |port| {
             format!(
                 "global\n  noreuseport\ndefaults\n  mode http\n  timeout client 30s\n  \
                  timeout server 30s\n  timeout \
@@ -206,9 +209,9 @@ fn haproxy_in_front_passes_the_client_address() {
         let dir = site();
         let one = app(dir.path(), "one");
         let trusting = "proxy_protocol_from = [\"127.0.0.9\"]";
-        let server = listening(dir.path(), trusting, &[http(&one)], "");
+        let server = pool_behind(dir.path(), trusting, &[http(&one)], "");
         let ours = server.port();
-        let haproxy = Peer::start(&place(dir.path(), "haproxy"), "haproxy", &["-db"], |port| {
+        let haproxy = Peer::start(&peer_dir(dir.path(), "haproxy"), "haproxy", &["-db"], |port| {
             format!(
                 "global\n  noreuseport\ndefaults\n  mode tcp\n  timeout client 30s\n  \
                  timeout server 30s\n  timeout \
@@ -222,7 +225,7 @@ fn haproxy_in_front_passes_the_client_address() {
             assert_eq!(fetched.ended.out, "127.0.0.1\n", "{:?}", fetched.ended);
             assert_eq!(fields(&fetched.facts, "early_data"), early_data);
         }
-        // Who is not named needs none.
+        // Clients outside `proxy_protocol_from` send no PROXY header.
         assert_eq!(get(dir.path(), &server, "/from"), "127.0.0.1\n");
         let log = server.stop();
         let clients: Vec<_> = log.iter().map(|line| fields(line, "client")).collect();

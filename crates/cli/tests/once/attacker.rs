@@ -44,8 +44,8 @@ pub(crate) struct Schedule {
 impl Schedule {
     /// Every second; every ten seconds while a copy is far from fresh.
     fn pause(&self, now: Instant) -> Duration {
-        let store_failure = self.exact.saturating_duration_since(now);
-        if store_failure > Duration::from_secs(90) { Duration::from_secs(10) } else { SECOND }
+        let remaining = self.exact.saturating_duration_since(now);
+        if remaining > Duration::from_secs(90) { Duration::from_secs(10) } else { SECOND }
     }
 }
 
@@ -81,12 +81,13 @@ async fn copy(flight: &Flight, node: SocketAddr) -> Option<bool> {
     let mut bytes = vec![0; 1 << 16];
     let got_response = match flight {
         Flight::Tcp(flight) => {
-            let mut tcp = timeout(QUIET, TcpStream::connect(node)).await.ok()?.ok()?;
+            let mut tcp = timeout(RESPONSE_TIMEOUT, TcpStream::connect(node)).await.ok()?.ok()?;
             let _ = tcp.set_nodelay(true);
             tcp.write_all(flight).await.ok()?;
-            let got_response = matches!(timeout(QUIET, tcp.read(&mut bytes)).await, Ok(Ok(1..)));
+            let got_response =
+                matches!(timeout(RESPONSE_TIMEOUT, tcp.read(&mut bytes)).await, Ok(Ok(1..)));
             // Stays connected, like a client that is about to complete the handshake.
-            sleep(STAY).await;
+            sleep(STAY_TIME).await;
             got_response
         }
         Flight::Udp(flight) => {
@@ -96,7 +97,7 @@ async fn copy(flight: &Flight, node: SocketAddr) -> Option<bool> {
                 udp.send(datagram).await.ok()?;
             }
             let got_response = matches!(timeout(SECOND, udp.recv(&mut bytes)).await, Ok(Ok(_)));
-            sleep(STAY).await;
+            sleep(STAY_TIME).await;
             got_response
         }
     };
@@ -106,7 +107,7 @@ async fn copy(flight: &Flight, node: SocketAddr) -> Option<bool> {
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Longer than a node needs for a response on a busy machine.
-const QUIET: Duration = Duration::from_secs(5);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Longer than a request needs to reach the application.
-const STAY: Duration = Duration::from_millis(300);
+const STAY_TIME: Duration = Duration::from_millis(300);

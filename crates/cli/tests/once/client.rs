@@ -61,8 +61,9 @@ impl Ticket {
         };
         match self {
             Self::Tls(session) => Self::Tls(shifted(session)),
-            Self::Quic(found) => {
-                Self::Quic(Resumption { session: shifted(&found.session), ..found.clone() })
+            Self::Quic(resumption) => {
+                let session = shifted(&resumption.session);
+                Self::Quic(Resumption { session, ..resumption.clone() })
             }
         }
     }
@@ -119,8 +120,8 @@ impl Client {
         self.get(transport, server, Some(ticket.clone()), target).0
     }
 
-    /// The same for a client that implements RFC 8470: after a 425 it sends the request once more,
-    /// on another connection without early data.
+    /// Like [`Self::request`], for a client that implements RFC 8470: after a 425 it sends the
+    /// request once more, on another connection without early data.
     pub(crate) fn request_retrying(
         &self,
         transport: Transport,
@@ -139,7 +140,7 @@ impl Client {
         }
     }
 
-    /// As Chromium over TCP: if the early data is refused, it closes the connection at once and
+    /// Acts like Chromium over TCP: if the early data is refused, closes the connection at once and
     /// sends the request on another one, without early data.
     pub(crate) fn request_reconnecting(
         &self,
@@ -149,7 +150,7 @@ impl Client {
         target: &str,
     ) -> ClientResult {
         let Ticket::Tls(session) = ticket else { panic!("a QUIC ticket with TCP") };
-        match refused(&self.tcp[0], recorder, session, target) {
+        match send_until_refused(&self.tcp[0], recorder, session, target) {
             Ok(()) => {
                 let (result, _) = self.get(Transport::Http1, server, None, target);
                 ClientResult { early: EarlyData::Refused, ..result }
@@ -172,18 +173,18 @@ impl Client {
         let exchange = async {
             match (transport, ticket) {
                 (Transport::Http3, ticket) => {
-                    let found = ticket.map(|ticket| match ticket {
-                        Ticket::Quic(found) => found,
+                    let session = ticket.map(|ticket| match ticket {
+                        Ticket::Quic(session) => session,
                         Ticket::Tls(_) => panic!("a TCP ticket with QUIC"),
                     });
-                    self.over_quic(server, found, target, &mut early).await
+                    self.over_quic(server, session, target, &mut early).await
                 }
                 (_, ticket) => {
-                    let found = ticket.map(|ticket| match ticket {
-                        Ticket::Tls(found) => found,
+                    let session = ticket.map(|ticket| match ticket {
+                        Ticket::Tls(session) => session,
                         Ticket::Quic(_) => panic!("a QUIC ticket with TCP"),
                     });
-                    self.over_tcp(transport, server, found, target, &mut early).await
+                    self.over_tcp(transport, server, session, target, &mut early).await
                 }
             }
         };
@@ -241,13 +242,13 @@ impl Client {
         let response = response.map_err(|error| error.to_string())?;
         *early = response.facts.as_ref().map_or(EarlyData::NotOffered, |facts| facts.early_data);
         let status = response.head.status.as_u16();
-        let (mut resumptions, _) = response.close(TICKETS).await;
+        let (mut resumptions, _) = response.close(TICKET_TIMEOUT).await;
         Ok((status, resumptions.pop().map(Ticket::Quic)))
     }
 }
 
 /// Sends a request as early data. Returns once it is refused, and sends nothing more.
-fn refused(
+fn send_until_refused(
     connector: &Connector,
     server: SocketAddr,
     session: &Session,
@@ -283,4 +284,4 @@ fn refused(
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// How long to wait for tickets after the response.
-const TICKETS: Duration = Duration::from_millis(250);
+const TICKET_TIMEOUT: Duration = Duration::from_millis(250);

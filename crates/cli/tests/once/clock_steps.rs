@@ -40,7 +40,7 @@ impl After {
 /// after these; copies of all of them while the clock is off, and afterwards. All must be early, on
 /// tickets from before a step, too, unless another process issued them.
 pub(crate) fn clock_step(label: &Label, step: i64, after: After) -> Vec<Row> {
-    let stage = Stage::with(
+    let stage = Stage::start_with(
         label.servers,
         |_| unreachable!("no store"),
         |settings| Settings { settable_clock: true, ..settings },
@@ -96,8 +96,8 @@ fn visit(stage: &Stage, tickets: Vec<(Attempt, Ticket)>) -> Vec<Recorded> {
 }
 
 fn copies(stage: &Stage, recorded: &[Recorded]) -> Vec<Copies> {
-    concurrently(recorded, |recorded| recorded.copies_for(&[stage.address(0)], COPYING))
+    concurrently(recorded, |recorded| recorded.copies_for(&[stage.address(0)], COPY_TIME))
 }
 
 /// Longer than a server needs to notice that its clock was set.
-const COPYING: Duration = Duration::from_secs(5);
+const COPY_TIME: Duration = Duration::from_secs(5);

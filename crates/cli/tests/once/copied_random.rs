@@ -32,11 +32,11 @@ pub(crate) fn client_random(servers: &'static Shared, label: &Label) -> Vec<Row>
     let recorder = recorder(Transport::Http1, nodes[0]);
     let held = recorder.hold_next();
     let attempt = Attempt { transport: Transport::Http1, shift: 0, attack: Attack::Eager };
-    let victim = Honest::by(recorder, &stage.client, attempt, &ticket);
+    let victim = Honest::through(recorder, &stage.client, attempt, &ticket);
     let (flight, release) = runtime()
         .block_on(async { timeout(TEST_TIMEOUT, held.flight()).await })
         .expect("the victim sends its flight");
-    attacker.random.borrow(client_random_of(&flight));
+    attacker.random.use_client_random(client_random_of(&flight));
     let own = format!("{}/attacker", victim.target);
     assert_eq!(attacker.get(&own), Some(200), "{:?}", stage.log_of(&own));
     release.send(()).unwrap();
@@ -107,7 +107,7 @@ impl Attacker {
 struct Random(Mutex<Option<[u8; 32]>>);
 
 impl Random {
-    fn borrow(&self, random: [u8; 32]) {
+    fn use_client_random(&self, random: [u8; 32]) {
         *self.0.lock().unwrap() = Some(random);
     }
 }

@@ -34,11 +34,11 @@ impl Honest {
         server: SocketAddr,
         ticket: &Ticket,
     ) -> Self {
-        Self::by(recorder(attempt.transport, server), client, attempt, ticket)
+        Self::through(recorder(attempt.transport, server), client, attempt, ticket)
     }
 
-    /// The same through this recorder.
-    pub(crate) fn by(
+    /// Like [`Self::start`], through this recorder.
+    pub(crate) fn through(
         recorder: Recorder,
         client: &Client,
         attempt: Attempt,
@@ -51,7 +51,7 @@ impl Honest {
         })
     }
 
-    /// The same with a client that sends its request again after a 425.
+    /// Like [`Self::start`], with a client that sends its request again after a 425.
     pub(crate) fn retrying(
         client: &Client,
         attempt: Attempt,
@@ -66,7 +66,8 @@ impl Honest {
         })
     }
 
-    /// The same over TCP, with a client that sends its request again on another connection.
+    /// Like [`Self::start`] over TCP, with a client that sends its request again on another
+    /// connection.
     pub(crate) fn reconnecting(
         client: &Client,
         attempt: Attempt,
@@ -154,7 +155,7 @@ impl Recorded {
         send_copies(&self.flight, nodes, self.attempt.schedule(self.exact, plan))
     }
 
-    /// Sends copies to these nodes for so long from now on.
+    /// Sends copies to these nodes from now on, for this time.
     pub(crate) fn copies_for(&self, nodes: &[SocketAddr], time: Duration) -> Copies {
         let now = Instant::now();
         let schedule = Schedule { exact: now, start: now, end: now + time };
@@ -216,8 +217,8 @@ pub(crate) fn concurrently<T: Send, R: Send>(
 ) -> Vec<R> {
     thread::scope(|scope| {
         let run = &run;
-        let running: Vec<_> = all.into_iter().map(|one| scope.spawn(move || run(one))).collect();
-        let ended = running.into_iter().map(|one| one.join());
+        let threads: Vec<_> = all.into_iter().map(|item| scope.spawn(move || run(item))).collect();
+        let ended = threads.into_iter().map(|thread| thread.join());
         ended.map(|result| result.unwrap_or_else(|why| resume_unwind(why))).collect()
     })
 }

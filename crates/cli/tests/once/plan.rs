@@ -37,8 +37,8 @@ impl Plan {
         }
     }
 
-    /// Further ones for punctured keys, whose tickets have no window: up to most of their life, and as
-    /// long behind as a run lasts.
+    /// Further shifts for punctured keys, whose tickets have no freshness window: up to most of
+    /// their lifetime, and as far behind as a run lasts.
     pub(crate) fn far_shifts(&self) -> &'static [i64] {
         if self.long { &[] } else { &[3600, 36_000, -70] }
     }

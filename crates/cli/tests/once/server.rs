@@ -94,7 +94,8 @@ impl Server {
         self.launch();
     }
 
-    /// Sets the process's clock to so many seconds beside the real one, and waits until it has noticed.
+    /// Sets the process's clock to this offset from the real one, in seconds, and waits until the
+    /// process has noticed it.
     pub(crate) fn set_clock(&self, offset: i64) {
         assert!(self.settings.settable_clock, "it has the machine's clock");
         let noticed = || self.stderr().matches("clock was set").count();

@@ -105,7 +105,7 @@ impl Settings {
         upstream: SocketAddr,
         switch: Option<Switch>,
     ) -> String {
-        let is = |wanted| switch == Some(wanted);
+        let is = |setting| switch == Some(setting);
         let names = match is(Switch::Names) {
             true => r#"["renamed.test", "localhost"]"#,
             false => r#"["localhost", "renamed.test"]"#,

@@ -20,9 +20,9 @@ use crate::settings::{Keys, Settings, Store};
 /// Which servers a case runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Servers {
-    /// One process by default: a key of its own for each ticket.
+    /// One process with the default keys: a separate key for each ticket.
     OnePunctured,
-    /// One process with ticket keys of its own.
+    /// One process with ticket keys for all its tickets.
     One,
     /// One process with a key file.
     OneWithKeyFile,
@@ -73,12 +73,12 @@ pub(crate) struct Stage {
 impl Stage {
     /// Starts servers; with a store, they use the one that all cases share.
     pub(crate) fn start(servers: Servers) -> Self {
-        Self::with(servers, |_| store_url(), |settings| settings)
+        Self::start_with(servers, |_| store_url(), |settings| settings)
     }
 
-    /// The same with these settings, and with a store at the address that `url` returns for each
-    /// node.
-    pub(crate) fn with(
+    /// Like [`Self::start`] with these settings, and with a store at the address that `url` returns
+    /// for each node.
+    pub(crate) fn start_with(
         servers: Servers,
         url: impl Fn(usize) -> String,
         change: impl Fn(Settings) -> Settings,
@@ -125,7 +125,7 @@ impl Stage {
     /// # Panics
     /// If they do not.
     pub(crate) fn wait_for_early_data(&self) {
-        let deadline = Instant::now() + WINDOW;
+        let deadline = Instant::now() + EARLY_DATA_TIMEOUT;
         for number in 0..self.nodes.len() {
             while !self.accepts_early_data(number) {
                 let stderr = || self.node(number).stderr();
@@ -158,7 +158,7 @@ impl Stage {
 }
 
 /// Longer than any window in which no early data is accepted.
-const WINDOW: Duration = Duration::from_secs(150);
+const EARLY_DATA_TIMEOUT: Duration = Duration::from_secs(150);
 
 fn keys(servers: Servers, file: PathBuf) -> Keys {
     let make = |verb: &str| {

@@ -47,7 +47,7 @@ pub(crate) fn store_failure(plan: &Plan, label: &Label, store_failure: StoreFail
     let store = StoreProcess::redis(StoreListen::Tcp);
     let pipes: Vec<_> = (0..3).map(|_| Link::to(store.tcp().1)).collect();
     let url = |node: usize| format!("redis://127.0.0.1:{}", pipes[node].port());
-    let stage = Stage::with(label.servers, url, |settings| Settings {
+    let stage = Stage::start_with(label.servers, url, |settings| Settings {
         freshness: Duration::from_secs(2),
         ..settings
     });

@@ -57,7 +57,7 @@ impl Loads {
     /// Stops the loads, and waits for open connections.
     pub(crate) fn end(self) -> Vec<LoadResult> {
         self.stop.store(true, Ordering::SeqCst);
-        self.running.into_iter().map(|one| one.join().unwrap()).collect()
+        self.running.into_iter().map(|thread| thread.join().unwrap()).collect()
     }
 }
 

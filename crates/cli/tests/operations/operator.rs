@@ -29,7 +29,7 @@ impl OperatorActions {
         let mut actions = Self::default();
         thread::sleep(plan.pause);
         for step in 0..plan.reloads {
-            let is_due = |wanted: usize| wanted > 0 && step % plan.reloads.div_ceil(wanted) == 0;
+            let is_due = |count: usize| count > 0 && step % plan.reloads.div_ceil(count) == 0;
             if step % 2 == 1 {
                 let policy = if step % 4 == 1 { "strict" } else { "permissive" };
                 write_configuration(dir, upstream, policy);

@@ -1,5 +1,5 @@
-//! Commands and configurations of servers that the chaos suite does not know, with early data on
-//! wherever they have it.
+//! Commands and configurations of servers that the chaos suite does not know, with early data
+//! enabled wherever they support it.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ pub(crate) fn command(
     let key = shared.join("key.pem").display().to_string();
     let program = peer.program().expect("a server with a program of its own");
     let mut command = Command::new(program_path(&program));
-    let written = |text: String| {
+    let write_config = |text: String| {
         let path = own.join("config");
         fs::write(&path, text).unwrap();
         path
@@ -47,17 +47,17 @@ pub(crate) fn command(
                 true => envoy_quic(&cert, &key, keys, port, upstream, settings.early_data),
                 false => envoy(&cert, &key, port, upstream),
             };
-            let config = written(config.to_string());
+            let config = write_config(config.to_string());
             command.args(["--concurrency", "1", "--disable-hot-restart", "-l", "error", "-c"]);
             command.arg(config);
         }
         Server::Caddy => {
             let storage = shared.join("storage").display().to_string();
-            let config = written(caddy(&cert, &key, &storage, port, upstream).to_string());
+            let config = write_config(caddy(&cert, &key, &storage, port, upstream).to_string());
             command.args(["run", "--config"]).arg(config);
         }
         Server::Nginx => {
-            let config = written(nginx(shared, own, port, upstream, settings.early_data));
+            let config = write_config(nginx(shared, own, port, upstream, settings.early_data));
             command.args(["-e", "stderr", "-p"]).arg(own).arg("-c").arg(config);
         }
         Server::Ngtcp2 => {
@@ -75,7 +75,7 @@ pub(crate) fn command(
         }
         Server::H2o => {
             let user = if nix::unistd::geteuid().is_root() { "user: root\n" } else { "" };
-            let config = written(format!(
+            let config = write_config(format!(
                 "{user}listen:\n  host: 127.0.0.1\n  port: {port}\n  ssl:\n    \
                  certificate-file: {cert}\n    key-file: {key}\n    ocsp-update-interval: 0\n\
                  hosts:\n  default:\n    paths:\n      \"/\":\n        \
@@ -83,14 +83,14 @@ pub(crate) fn command(
             ));
             command.arg("-c").arg(config);
         }
-        _ => unreachable!("{} is started by others", peer.name),
+        _ => unreachable!("{} is started elsewhere", peer.name),
     }
     command
 }
 
 const TYPES: &str = "type.googleapis.com/envoy.extensions";
 
-/// Without early data, which it has over QUIC only.
+/// Over TCP, without early data, which Envoy supports only over QUIC.
 fn envoy(cert: &str, key: &str, port: u16, upstream: SocketAddr) -> Value {
     let tls = json!({ "name": "tls", "typed_config": {
         "@type": format!("{TYPES}.transport_sockets.tls.v3.DownstreamTlsContext"),
@@ -109,7 +109,7 @@ fn envoy(cert: &str, key: &str, port: u16, upstream: SocketAddr) -> Value {
     )
 }
 
-/// Over QUIC; with these ticket keys, else with those that it makes.
+/// Over QUIC, with these ticket keys, or else with keys that Envoy generates.
 fn envoy_quic(
     cert: &str,
     key: &str,
@@ -138,7 +138,7 @@ fn envoy_quic(
         }),
         upstream,
     );
-    // Ignores the keys otherwise.
+    // Without this feature flag, Envoy ignores the keys.
     let with_keys = json!({
         "envoy.reloadable_features.quic_session_ticket_support": ticket_keys.is_some(),
     });

@@ -1,10 +1,11 @@
-//! Who keeps the rule of RFC 9846 section 8, that a server accepts a first flight at most once: the
-//! checks of `firstflight audit` against our server and others, over TCP and QUIC, while a copy arrives
-//! at another node, after a restart, or when a clock has been set.
+//! Which servers keep the rule of RFC 9846 section 8 that a server accepts a first flight at most
+//! once: the checks of `firstflight audit` against our server and others, over TCP and QUIC, where
+//! a copy arrives at another node, after a restart, or when a clock has been set.
 //!
-//! A trial is a cell of the tables in `docs/evidence/audit.md`: `PEER::ROW`. Ours must pass in each.
-//! The cells of other servers are controls, which show that the attacks work: nginx and Caddy fail.
-//! Without `AUDIT_PEERS=all`, which `make audit-peers` sets, most cells of other servers are left out.
+//! A trial is a cell of the tables in `docs/evidence/audit.md`: `PEER::ROW`. Our server must pass
+//! all. The cells of other servers are controls, which show that the attacks work: nginx and Caddy
+//! fail. Without `AUDIT_PEERS=all`, which `make audit-peers` sets, most cells of other servers are
+//! left out.
 
 #[path = "../chaos/clock.rs"]
 mod clock;
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
     let all = std::env::var("AUDIT_PEERS").is_ok_and(|value| value == "all");
     let mut trials = Vec::new();
     for peer in PEERS {
-        for row in Row::ALL.into_iter().filter(|row| peer.quic || !row.is_of_quic()) {
+        for row in Row::ALL.into_iter().filter(|row| peer.quic || !row.needs_quic()) {
             let name = format!("{}::{}", peer.slug, row.slug());
             let is_missing = peer.program().as_deref() == Some("");
             let is_selected = (all || is_default(peer, row)) && !is_missing;
@@ -54,17 +55,18 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-/// Whether a cell is measured in each run: over TCP ours and nginx, over QUIC what differs there for
-/// ours, and one of each other server.
+/// Whether a cell is measured in each run: over TCP those of our server and nginx, over QUIC the
+/// rows of our server that differ there, and one row of each other server.
 fn is_default(peer: Peer, row: Row) -> bool {
-    let over_quic = row.is_of_quic() || matches!(row, Row::SameInstance | Row::OtherNode);
+    let over_quic = row.needs_quic() || matches!(row, Row::SameInstance | Row::OtherNode);
     match peer.quic {
         true => row == Row::Addresses || peer.is_ours() && over_quic,
         false => row == Row::SameInstance || peer.is_ours() || peer.server == Server::Nginx,
     }
 }
 
-/// Measures a cell. Ours has to keep the rule, and a control has to break it, unless it does not apply.
+/// Measures a cell. Our server has to keep the rule, and a control has to break it, if the row
+/// applies.
 fn measure(peer: Peer, row: Row) -> Result<(), String> {
     let program = peer.program();
     match program.as_deref() {

@@ -75,7 +75,7 @@ impl Nodes {
             tickets: "",
             early_data: true,
         };
-        let count = match (peer.server, row.wants_nodes()) {
+        let count = match (peer.server, row.needs_other_nodes()) {
             (Server::Store, _) => 3,
             (_, true) => 2,
             (_, false) => 1,
@@ -135,11 +135,11 @@ impl Nodes {
         }
     }
 
-    /// Sets the first node's clock: an hour ahead, which its clients see, and back; the second time
-    /// 20 s back, when 20 s have passed.
-    pub(crate) fn step_clock(&mut self, time: usize) {
+    /// Steps the first node's clock. Step 1: an hour ahead, which its clients see, and back. Step 2:
+    /// 20 s back, after 20 s.
+    pub(crate) fn step_clock(&mut self, step: usize) {
         let dir = self.nodes[0].dir.clone();
-        if time == 1 {
+        if step == 1 {
             clock::set(&dir, "+3600s");
             self.offers_early_data();
             clock::set(&dir, "+0s");
@@ -149,12 +149,12 @@ impl Nodes {
         }
     }
 
-    /// Waits until nodes of ours execute early requests, which they hold for a while after the start
-    /// of a store. Else a copy would not run because nothing does.
+    /// Waits until our nodes execute early requests. For a while after the start of a store they
+    /// hold all of them, so a copy would prove nothing.
     pub(crate) fn wait_until_ready(&self) {
         for number in 0..self.count() {
-            let marked = |finding: &Finding| finding.verdict == Verdict::Pass;
-            let ready = || self.check(number, "early-data-header").is_some_and(|it| marked(&it));
+            let passes = |finding: Finding| finding.verdict == Verdict::Pass;
+            let ready = || self.check(number, "early-data-header").is_some_and(passes);
             let ready = !self.peer.is_ours()
                 || within(Duration::from_secs(180), Duration::from_millis(500), ready);
             assert!(ready, "node {number} executes no early request: {}", self.stderr());
@@ -163,8 +163,8 @@ impl Nodes {
 
     /// Whether the first node's tickets allow early data.
     fn offers_early_data(&self) -> bool {
-        self.check(0, "offers").is_some_and(|it| {
-            it.summary.contains("early data") && !it.summary.contains("no early data")
+        self.check(0, "offers").is_some_and(|finding| {
+            finding.summary.contains("early data") && !finding.summary.contains("no early data")
         })
     }
 
@@ -192,8 +192,8 @@ impl Nodes {
         self.nodes.iter().map(|node| text(&node.dir.join("stderr"))).collect()
     }
 
-    /// How often the request that ran most often did so, by the servers' logs: requests have a query
-    /// of their own. `None` if there was none.
+    /// The highest number of executions of one request in the servers' logs: each request has its
+    /// own query. `None` without requests.
     pub(crate) fn most_executions(&self) -> Option<u64> {
         let mut counts = HashMap::new();
         for line in self.stderr().lines() {
@@ -234,7 +234,9 @@ impl Nodes {
         } else {
             let mut command = match self.peer.kind() {
                 Some(kind) => kind.command(shared, &node.dir, port, self.witness, &node.settings),
-                None => other(self.peer, shared, &node.dir, port, self.witness, &node.settings),
+                None => {
+                    other_command(self.peer, shared, &node.dir, port, self.witness, &node.settings)
+                }
             };
             if node.has_clock {
                 clock::follow(&mut command, &node.dir);
@@ -257,7 +259,7 @@ impl Nodes {
 }
 
 /// The command of a server that the chaos suite does not know.
-fn other(
+fn other_command(
     peer: Peer,
     shared: &Path,
     own: &Path,

@@ -23,13 +23,13 @@ pub(crate) enum Server {
     Openssl,
     /// `gnutls-serv`.
     Gnutls,
-    /// rustls with stateful sessions; over QUIC below quinn.
+    /// rustls with stateful sessions; over QUIC with quinn.
     Rustls,
     /// One process with ticket keys of its own.
     Envoy,
     /// Processes with the same ticket keys.
     EnvoyKeys,
-    /// Its processes have one storage, with the ticket keys in it.
+    /// Processes that share a storage, which contains the ticket keys.
     Caddy,
     H2o,
     /// `gtlsserver`.
@@ -87,7 +87,7 @@ impl Peer {
         matches!(self.server, Server::Alone | Server::Store | Server::KeyFile)
     }
 
-    /// Servers of a TLS library that take no requests from early data.
+    /// Whether it is a TLS library's server, which reads no requests from early data.
     pub(crate) fn is_tls_only(self) -> bool {
         matches!(self.server, Server::Openssl | Server::Gnutls)
     }
@@ -98,7 +98,8 @@ impl Peer {
         self.server != Server::Ngtcp2
     }
 
-    /// What an audit takes it for, on which its remedies depend. Most do not say what they are.
+    /// How an audit's report names the server. The audit's remedies depend on that; most servers
+    /// are not recognised.
     pub(crate) fn recognised(self) -> &'static str {
         match self.server {
             Server::Nginx => "(nginx)",
@@ -148,7 +149,7 @@ impl Peer {
         self.server == Server::Nginx && self.quic
     }
 
-    /// Its version in its own words.
+    /// The version that the program prints.
     pub(crate) fn version(self) -> String {
         let program = match self.program() {
             Some(program) => program_path(&program),
@@ -158,7 +159,7 @@ impl Peer {
         match self.server {
             Server::Rustls if self.quic => return "quinn and rustls, as in Cargo.lock".to_owned(),
             Server::Rustls => return "rustls, as in Cargo.lock".to_owned(),
-            // It does not say.
+            // The program does not print its version.
             Server::Ngtcp2 => {
                 command = Command::new("dpkg-query");
                 command.args(["-W", "-f", "${Package} ${Version}", "ngtcp2-server"]);
@@ -173,19 +174,19 @@ impl Peer {
             _ => _ = command.arg("--version"),
         }
         let Ok(output) = command.output() else { return "unknown".to_owned() };
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said).into_owned();
-        let wanted = |line: &&str| {
+        let output_text = [output.stdout, output.stderr].concat();
+        let output_text = String::from_utf8_lossy(&output_text).into_owned();
+        let is_relevant = |line: &&str| {
             let is_of_library = line.starts_with("built with ") || line.starts_with("Running on ");
             !line.trim().is_empty()
-                && (said.lines().next() == Some(*line)
+                && (output_text.lines().next() == Some(*line)
                     || is_of_library && (line.contains("SSL ") || line.contains("AWS-LC")))
         };
-        let mut lines: Vec<&str> = said.lines().filter(wanted).collect();
+        let mut lines: Vec<&str> = output_text.lines().filter(is_relevant).collect();
         if lines.is_empty() {
-            lines.extend(said.lines().find(|line| !line.trim().is_empty()));
+            lines.extend(output_text.lines().find(|line| !line.trim().is_empty()));
         }
-        // Envoy starts with its own path, which is of this machine only.
+        // Envoy's version starts with its path on this machine.
         let own_path = program.to_string_lossy().into_owned();
         lines.join("; ").trim_start_matches(&own_path).trim().to_owned()
     }
@@ -195,9 +196,9 @@ impl Peer {
         if matches!(self.server, Server::Envoy | Server::Caddy | Server::H2o) && !self.quic {
             return (row != Row::SameInstance).then_some("no early data over TCP");
         }
-        let keys = row.wants_nodes() || row == Row::Restart;
+        let keys = row.needs_other_nodes() || row == Row::Restart;
         match self.server {
-            Server::Alone if row.wants_nodes() => Some("one process"),
+            Server::Alone if row.needs_other_nodes() => Some("one process"),
             Server::Openssl | Server::Gnutls | Server::Envoy | Server::Ngtcp2 if keys => {
                 Some("its ticket keys belong to one process")
             }
@@ -228,8 +229,8 @@ impl Peer {
         }
     }
 
-    /// Whether copies are known to run in this row, so that it shows that the attack works: nginx's
-    /// wherever they are not too late, and Caddy's once it has forgotten the original's connection id.
+    /// Whether copies are known to run in this row, which shows that the attack works: at nginx
+    /// unless they are too late, and at Caddy once it has forgotten the original's connection id.
     pub(crate) fn is_control(self, row: Row) -> bool {
         match self.server {
             Server::Nginx => !self.quic,

@@ -56,7 +56,7 @@ fn config(
 ) -> ServerConfig {
     let mut tls = rustls_server::config(cert, key, sessions);
     tls.alpn_protocols = vec![b"h3".to_vec()];
-    // One of these two: RFC 9001 section 4.6.1.
+    // The only two values that QUIC allows (RFC 9001 section 4.6.1).
     tls.max_early_data_size = if early_data { u32::MAX } else { 0 };
     ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls).unwrap()))
 }

@@ -84,8 +84,8 @@ impl Row {
         }
     }
 
-    /// Whether it is about what only QUIC has.
-    pub(crate) fn is_of_quic(self) -> bool {
+    /// Whether the row applies only to QUIC.
+    pub(crate) fn needs_quic(self) -> bool {
         matches!(self, Self::Addresses | Self::ConnectionIds)
     }
 
@@ -112,7 +112,7 @@ impl Row {
         }
     }
 
-    pub(crate) fn wants_nodes(self) -> bool {
+    pub(crate) fn needs_other_nodes(self) -> bool {
         matches!(self, Self::OtherNode | Self::ClockSkew | Self::RefusalOtherNode)
     }
 
@@ -132,7 +132,7 @@ pub(crate) fn measure(peer: Peer, row: Row) -> Cell {
     let nodes = RefCell::new(Nodes::start(peer, row));
     let mut kept = None;
     for &check in row.checks() {
-        let (mut attempts, deadline) = (0, Instant::now() + WINDOW);
+        let (mut attempts, deadline) = (0, Instant::now() + UNDECIDED_TIMEOUT);
         while attempts < required(peer) {
             nodes.borrow().reset_clock();
             nodes.borrow().wait_until_ready();
@@ -167,13 +167,14 @@ pub(crate) fn measure(peer: Peer, row: Row) -> Cell {
     kept.expect("a row has a check")
 }
 
-/// How often the rule has to be kept. nginx' copies have ten seconds, which a busy machine may miss.
+/// How often the rule has to hold. nginx accepts copies for ten seconds, which a busy machine may
+/// miss.
 fn required(peer: Peer) -> usize {
     if peer.server == Server::Nginx { 6 } else { 2 }
 }
 
 /// Longer than any window in which no early data is accepted.
-const WINDOW: Duration = Duration::from_secs(150);
+const UNDECIDED_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// One run of a check; `None` if the server cannot be audited.
 fn attempt(peer: Peer, nodes: &RefCell<Nodes>, row: Row, check: &str) -> Option<Report> {
@@ -181,7 +182,7 @@ fn attempt(peer: Peer, nodes: &RefCell<Nodes>, row: Row, check: &str) -> Option<
     let settings = Settings {
         witness: peer.has_witness(),
         http3: peer.quic,
-        limit: LIMIT,
+        limit: RESPONSE_TIMEOUT,
         delays: row.delays(nodes.borrow().count()),
         only: vec![check.to_owned()],
         refused_ages: match row {
@@ -204,9 +205,10 @@ fn attempt(peer: Peer, nodes: &RefCell<Nodes>, row: Row, check: &str) -> Option<
 }
 
 /// How long a handshake or a response may take.
-const LIMIT: Duration = Duration::from_secs(30);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The nodes as an audit sees them. Before a copy is sent, an audit waits: that is where things happen.
+/// The nodes as an audit sees them. What a row describes happens while the audit waits before a
+/// copy.
 struct Scene<'a> {
     nodes: &'a RefCell<Nodes>,
     row: Row,
@@ -216,11 +218,11 @@ struct Scene<'a> {
     concurrent: bool,
     connections: Counter<usize>,
     waits: Counter<usize>,
-    /// The node that is connected to.
+    /// The node to which connections go.
     current: Counter<usize>,
 }
 
-/// The connection of the original: the survey and the one for a ticket come before it.
+/// The number of the original's connection: the survey and one for a ticket come before it.
 const ORIGINAL: usize = 3;
 
 impl Scene<'_> {
@@ -237,7 +239,7 @@ impl Scene<'_> {
         let address = nodes.address(node);
         Ok(match self.quic {
             true => Box::new(UdpLink::connect(address, local, self.epoch)?),
-            false => Box::new(TcpLink::connect(address, LIMIT, self.epoch)?),
+            false => Box::new(TcpLink::connect(address, RESPONSE_TIMEOUT, self.epoch)?),
         })
     }
 }
@@ -276,8 +278,8 @@ impl Target for Scene<'_> {
     }
 }
 
-/// The result of a finding, and of what the server itself has logged. What the RFC leaves to the
-/// server is a risk all the same.
+/// The result of a finding and of the server's own log. Behaviour that the RFC permits is a risk,
+/// too.
 fn outcome(row: Row, finding: &Finding, counted: Option<u64>) -> Outcome {
     match (finding.verdict, counted) {
         (Verdict::Inconclusive, _) => Outcome::Undecided,

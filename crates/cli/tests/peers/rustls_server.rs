@@ -89,7 +89,7 @@ fn serve(config: Arc<ServerConfig>, mut stream: TcpStream, witness: &Mutex<Witne
         if let Some(mut early) = connection.early_data() {
             let _ = early.read_to_end(&mut received);
         }
-        // It would block when it has been read.
+        // Returns `WouldBlock` after the last byte.
         let _ = connection.reader().read_to_end(&mut received);
         while let Ok(Some((response, length))) =
             witness_response(&mut witness.lock().unwrap(), &received)

@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::peer::{NGINX_HTTP3, PEERS, Peer};
 use crate::row::Row;
 
-/// What became of a request whose first flight was copied.
+/// The outcome for a request whose first flight was copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Outcome {
@@ -19,7 +19,7 @@ pub(crate) enum Outcome {
     Once,
     /// It ran again.
     Again,
-    /// It ran again, but only its client can build the flight that made it.
+    /// It ran again, but only by a flight that nobody but its client can build.
     AgainByClient,
     NotApplicable,
     Undecided,
@@ -49,7 +49,7 @@ pub(crate) struct Cell {
     pub(crate) executions: Option<u64>,
     pub(crate) summary: String,
     pub(crate) evidence: Vec<String>,
-    /// What measures it again.
+    /// The command that measures it again.
     pub(crate) command: String,
 }
 
@@ -91,7 +91,7 @@ impl Cell {
         Self { executions, evidence, ..Self::new(peer, row, result, finding.summary.clone()) }
     }
 
-    /// What stands in the table.
+    /// The text in the table.
     fn shown(&self) -> String {
         match (self.result, self.executions) {
             (Outcome::Once, _) => "once".to_owned(),
@@ -176,10 +176,10 @@ fn markdown(cells: &[Cell], quic: bool) -> String {
     }
     let line = |words: Vec<String>| format!("| {} |\n", words.join(" | "));
     let mut text = line(
-        [vec!["copy".to_owned()], peers.iter().map(|it| it.name.to_owned()).collect()].concat(),
+        [vec!["copy".to_owned()], peers.iter().map(|peer| peer.name.to_owned()).collect()].concat(),
     );
     text += &format!("|{}\n", "---|".repeat(peers.len() + 1));
-    for row in Row::ALL.into_iter().filter(|row| quic || !row.is_of_quic()) {
+    for row in Row::ALL.into_iter().filter(|row| quic || !row.needs_quic()) {
         let shown = peers.iter().map(|peer| find(peer, row).map_or(String::new(), Cell::shown));
         text += &line([row.name().to_owned()].into_iter().chain(shown).collect());
     }

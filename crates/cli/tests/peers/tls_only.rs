@@ -1,5 +1,5 @@
-//! Servers of TLS libraries that take no requests from early data: what counts is whether TLS accepts
-//! the early data of a copy.
+//! Servers of TLS libraries, which read no requests from early data: checks whether TLS accepts the
+//! early data of a copy.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,22 +16,23 @@ pub(crate) fn measure(peer: Peer, row: Row) -> Cell {
     let mut nodes = Nodes::start(peer, row);
     let epoch = Instant::now();
     let send = |nodes: &Nodes, flight: &FirstFlight| {
-        let link = TcpLink::connect(nodes.address(0), LIMIT, epoch).unwrap();
+        let link = TcpLink::connect(nodes.address(0), RESPONSE_TIMEOUT, epoch).unwrap();
         Driver::start(flight, Box::new(link))
     };
     let hello = || Hello::new("localhost", &[]);
     let entropy = Entropy::system;
     let full = FlightPlan::full(hello()).build(epoch.elapsed(), &entropy());
     let mut first = send(&nodes, &full);
-    first.wait_for(LIMIT, |event| *event == Event::Finished).unwrap();
+    first.wait_for(RESPONSE_TIMEOUT, |event| *event == Event::Finished).unwrap();
     first.connection().finish();
     first.flush();
-    let ticket = first.wait_for(LIMIT, |event| matches!(event, Event::Ticket(_))).unwrap();
+    let ticket =
+        first.wait_for(RESPONSE_TIMEOUT, |event| matches!(event, Event::Ticket(_))).unwrap();
     let Event::Ticket(ticket) = ticket else { unreachable!() };
     drop(first);
 
     if row == Row::CopyDelayed {
-        // A register with windows, the first of which starts with the server, is in the midst of one.
+        // If the server's register has windows, which start with the server, this is within one.
         thread::sleep(Duration::from_secs(5));
     }
     let shift = if row == Row::Refusal { REFUSED_AGE } else { Duration::ZERO };
@@ -82,13 +83,13 @@ pub(crate) fn measure(peer: Peer, row: Row) -> Cell {
 /// Whether the server accepts the early data.
 fn accepts(driver: &mut Driver) -> bool {
     let mut accepted = false;
-    let finished = driver.wait_for(LIMIT, |event| {
+    let finished = driver.wait_for(RESPONSE_TIMEOUT, |event| {
         accepted |= matches!(event, Event::EncryptedExtensions { early_data: true, .. });
         *event == Event::Finished
     });
     finished.is_ok() && accepted
 }
 
-const LIMIT: Duration = Duration::from_secs(30);
-/// Beyond the window of both, which is 10 s.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Beyond the freshness of both servers, which is 10 s.
 const REFUSED_AGE: Duration = Duration::from_secs(12);

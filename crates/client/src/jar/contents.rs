@@ -30,7 +30,7 @@ pub(super) struct Entry {
     expires: u64,
     /// The session's bytes in base64.
     session: String,
-    /// Further names that it may be offered under, with wildcards.
+    /// Further host names that the session may be offered to, with wildcards.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     further_names: Vec<String>,
     /// The server's transport parameters in base64; only a session for QUIC has them.
@@ -60,7 +60,7 @@ struct JarFile<S, T> {
 
 const VERSION: u32 = 2;
 
-/// Tickets kept for one origin and one carrier.
+/// Maximum number of tickets for one origin and transport.
 const MAX_SESSIONS_PER_ORIGIN: usize = 16;
 
 /// Maximum number of tickets.
@@ -83,27 +83,27 @@ const MAX_AGE_SECONDS: u64 = 7 * 24 * 60 * 60;
 
 impl Contents {
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, String> {
-        let form: JarFile<Json, Json> =
+        let file: JarFile<Json, Json> =
             serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-        if form.version != VERSION {
+        if file.version != VERSION {
             return Err(format!(
                 "its format is version {}, and the supported version is {VERSION}",
-                form.version
+                file.version
             ));
         }
-        let all = form.sessions.len() + form.tokens.len();
-        let entries: Vec<Entry> = readable(form.sessions);
-        let tokens: Vec<TokenEntry> = readable(form.tokens);
-        Ok(Self { unreadable: all - entries.len() - tokens.len(), entries, tokens })
+        let total = file.sessions.len() + file.tokens.len();
+        let entries: Vec<Entry> = parse_valid(file.sessions);
+        let tokens: Vec<TokenEntry> = parse_valid(file.tokens);
+        Ok(Self { unreadable: total - entries.len() - tokens.len(), entries, tokens })
     }
 
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let form = JarFile {
+        let file = JarFile {
             version: VERSION,
             sessions: self.entries.iter().collect(),
             tokens: self.tokens.iter().collect(),
         };
-        serde_json::to_vec(&form).expect("strings and numbers can always be written")
+        serde_json::to_vec(&file).expect("strings and numbers can always be written")
     }
 
     /// Returns the number of sessions in the file, including unreadable entries.
@@ -130,12 +130,14 @@ impl Contents {
     /// Adds an entry, replaces the same session, and drops the oldest entries above the limits.
     pub(super) fn add(&mut self, entry: Entry) {
         self.entries.retain(|old| old.session != entry.session);
-        let same = |old: &Entry| {
+        let shares_limit = |old: &Entry| {
             old.is_of(&entry.scheme, &entry.host, entry.port)
                 && old.transport() == entry.transport()
+                && old.trust == entry.trust
         };
-        while self.entries.iter().filter(|old| same(old)).count() >= MAX_SESSIONS_PER_ORIGIN {
-            self.drop_oldest(same);
+        while self.entries.iter().filter(|old| shares_limit(old)).count() >= MAX_SESSIONS_PER_ORIGIN
+        {
+            self.drop_oldest(shares_limit);
         }
         while self.entries.len() >= MAX_SESSIONS {
             self.drop_oldest(|_| true);
@@ -143,10 +145,10 @@ impl Contents {
         self.entries.push(entry);
     }
 
-    /// Takes out the newest matching entry; entries with early data first if that is requested.
+    /// Takes out the newest matching entry; prefers entries that allow early data if requested.
     pub(super) fn take(
         &mut self,
-        wanted: &JarQuery<'_>,
+        query: &JarQuery<'_>,
         transport: Transport,
         alpn: &[Vec<u8>],
     ) -> Option<Entry> {
@@ -154,10 +156,10 @@ impl Contents {
             .entries
             .iter()
             .enumerate()
-            .filter(|(_, entry)| entry.transport() == transport && entry.fits(wanted, alpn))
+            .filter(|(_, entry)| entry.transport() == transport && entry.fits(query, alpn))
             .max_by_key(|(index, entry)| {
-                let own = entry.host == wanted.origin.host;
-                (wanted.early_data && entry.early_data, own, entry.issued, *index)
+                let exact_host = entry.host == query.origin.host;
+                (query.early_data && entry.early_data, exact_host, entry.issued, *index)
             })?;
         Some(self.entries.remove(index))
     }
@@ -165,9 +167,11 @@ impl Contents {
     /// Adds an address token, replaces the same token, and drops the oldest above the limits.
     pub(super) fn add_token(&mut self, token: TokenEntry) {
         self.tokens.retain(|old| old.token != token.token);
-        let same = |old: &TokenEntry| old.host == token.host && old.port == token.port;
-        while self.tokens.iter().filter(|old| same(old)).count() >= MAX_TOKENS_PER_ORIGIN {
-            self.drop_oldest_token(same);
+        let shares_limit = |old: &TokenEntry| {
+            old.host == token.host && old.port == token.port && old.trust == token.trust
+        };
+        while self.tokens.iter().filter(|old| shares_limit(old)).count() >= MAX_TOKENS_PER_ORIGIN {
+            self.drop_oldest_token(shares_limit);
         }
         while self.tokens.len() >= MAX_TOKENS {
             self.drop_oldest_token(|_| true);
@@ -189,21 +193,21 @@ impl Contents {
         Some(self.tokens.remove(index))
     }
 
-    fn drop_oldest_token(&mut self, among: impl Fn(&TokenEntry) -> bool) {
+    fn drop_oldest_token(&mut self, matches: impl Fn(&TokenEntry) -> bool) {
         let tokens = self.tokens.iter().enumerate();
         let oldest =
-            tokens.filter(|(_, token)| among(token)).min_by_key(|(_, token)| token.received);
+            tokens.filter(|(_, token)| matches(token)).min_by_key(|(_, token)| token.received);
         if let Some(index) = oldest.map(|(index, _)| index) {
             self.tokens.remove(index);
         }
     }
 
-    fn drop_oldest(&mut self, among: impl Fn(&Entry) -> bool) {
+    fn drop_oldest(&mut self, matches: impl Fn(&Entry) -> bool) {
         let oldest = self
             .entries
             .iter()
             .enumerate()
-            .filter(|(_, entry)| among(entry))
+            .filter(|(_, entry)| matches(entry))
             .min_by_key(|(_, entry)| entry.issued)
             .map(|(index, _)| index);
         if let Some(index) = oldest {
@@ -214,7 +218,7 @@ impl Contents {
 
 impl Entry {
     /// Returns `None` if the ticket is too large or has no version.
-    pub(super) fn seal(ticket: &Ticket) -> Option<Self> {
+    pub(super) fn from_ticket(ticket: &Ticket) -> Option<Self> {
         let session = STANDARD_NO_PAD.encode(ticket.session.to_bytes().ok()?);
         if session.len() > MAX_SESSION_LENGTH {
             return None;
@@ -246,7 +250,7 @@ impl Entry {
     }
 
     /// Restores the ticket.
-    pub(super) fn open(self) -> Result<Ticket, String> {
+    pub(super) fn into_ticket(self) -> Result<Ticket, String> {
         let bytes = decode(&self.session)?;
         let session = Session::from_bytes(&bytes).map_err(|error| error.to_string())?;
         let transport_parameters = match &self.transport_parameters {
@@ -273,35 +277,39 @@ impl Entry {
         self.scheme == scheme && self.host == host && self.port == port
     }
 
-    /// Whether it may be offered under this name, which is not its own (RFC 9110 section 4.3.4).
+    /// Whether the ticket may also be offered to this host (RFC 9110 section 4.3.4).
     fn covers(&self, host: &str) -> bool {
-        // No certificate is accepted for all names of a top-level domain.
-        let parent = host.split_once('.').map(|(_, parent)| parent).filter(|it| it.contains('.'));
+        // A wildcard for a whole top-level domain is not accepted.
+        let parent =
+            host.split_once('.').map(|(_, parent)| parent).filter(|parent| parent.contains('.'));
         self.further_names.iter().any(|name| match name.strip_prefix("*.") {
             Some(wildcard) => parent == Some(wildcard),
             None => name == host,
         })
     }
 
-    fn fits(&self, wanted: &JarQuery<'_>, alpn: &[Vec<u8>]) -> bool {
-        let origin = wanted.origin;
-        let (oldest, newest) = wanted.versions;
+    fn fits(&self, query: &JarQuery<'_>, alpn: &[Vec<u8>]) -> bool {
+        let origin = query.origin;
+        let (oldest, newest) = query.versions;
         let alpn_fits = match &self.alpn {
-            Some(own) => alpn.iter().any(|offered| offered == own.as_bytes()),
+            Some(protocol) => alpn.iter().any(|offered| offered == protocol.as_bytes()),
             None => true,
         };
         (self.host == origin.host || self.covers(&origin.host))
             && self.scheme == origin.scheme
             && self.port == origin.port
-            && self.trust == wanted.trust.0
+            && self.trust == query.trust.0
             && alpn_fits
-            && self.version.parse::<Version>().is_ok_and(|own| (oldest..=newest).contains(&own))
+            && self
+                .version
+                .parse::<Version>()
+                .is_ok_and(|version| (oldest..=newest).contains(&version))
     }
 }
 
 impl TokenEntry {
     /// Returns `None` if the token is too large.
-    pub(super) fn seal(token: &Token) -> Option<Self> {
+    pub(super) fn from_token(token: &Token) -> Option<Self> {
         let text = STANDARD_NO_PAD.encode(&token.bytes);
         (text.len() <= MAX_FIELD_LENGTH).then(|| Self {
             host: token.origin.host.clone(),
@@ -313,7 +321,7 @@ impl TokenEntry {
     }
 
     /// Restores the token.
-    pub(super) fn open(self, origin: &Origin) -> Result<Token, String> {
+    pub(super) fn into_token(self, origin: &Origin) -> Result<Token, String> {
         Ok(Token {
             origin: origin.clone(),
             trust: TrustId(self.trust),
@@ -327,8 +335,9 @@ fn decode(text: &str) -> Result<Vec<u8>, String> {
     STANDARD_NO_PAD.decode(text).map_err(|error| error.to_string())
 }
 
-fn readable<T: DeserializeOwned>(entries: Vec<Json>) -> Vec<T> {
-    entries.into_iter().filter_map(|one| serde_json::from_value(one).ok()).collect()
+/// Parses the entries, without those that are invalid.
+fn parse_valid<T: DeserializeOwned>(entries: Vec<Json>) -> Vec<T> {
+    entries.into_iter().filter_map(|entry| serde_json::from_value(entry).ok()).collect()
 }
 
 #[cfg(test)]

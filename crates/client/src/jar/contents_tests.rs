@@ -44,7 +44,7 @@ fn take_for(
     trust: &str,
     early_data: bool,
 ) -> Option<Entry> {
-    let wanted = JarQuery {
+    let query = JarQuery {
         origin: &origin(host),
         trust: &TrustId(trust.into()),
         tcp: None,
@@ -52,7 +52,7 @@ fn take_for(
         versions: (Version::Tls12, Version::Tls13),
         early_data,
     };
-    contents.take(&wanted, transport, &[b"h2".to_vec()])
+    contents.take(&query, transport, &[b"h2".to_vec()])
 }
 
 fn take_token(contents: &mut Contents, host: &str, trust: &str) -> Option<u64> {
@@ -73,7 +73,7 @@ fn rfc8446_c_4_a_ticket_is_taken_once_newest_first() {
 }
 
 #[test]
-fn a_session_goes_only_where_its_server_was_verified_alike() {
+fn a_session_is_used_only_with_the_same_host_and_trust() {
     let mut contents = Contents::default();
     contents.add(entry("a", "anyone", 1, true));
     assert!(take(&mut contents, "a", "system", true).is_none());
@@ -95,27 +95,27 @@ fn rfc8446_4_6_1_no_ticket_outlives_its_lifetime_or_a_week() {
 }
 
 #[test]
-fn one_garbled_entry_does_not_take_the_others_along() {
+fn a_garbled_entry_does_not_affect_the_others() {
     let good = serde_json::to_value(entry("a", "system", 1, true)).unwrap();
     let bad = serde_json::json!({"host": 7});
-    let form = JarFile { version: VERSION, sessions: vec![bad.clone(), good], tokens: vec![bad] };
-    let mut contents = Contents::from_bytes(&serde_json::to_vec(&form).unwrap()).unwrap();
+    let file = JarFile { version: VERSION, sessions: vec![bad.clone(), good], tokens: vec![bad] };
+    let mut contents = Contents::from_bytes(&serde_json::to_vec(&file).unwrap()).unwrap();
     assert_eq!((contents.len(), contents.tokens()), (3, 0));
     assert_eq!(contents.drop_unreadable(), 2);
     assert!(take(&mut contents, "a", "system", true).is_some());
 }
 
 #[test]
-fn another_form_is_not_guessed_at() {
-    for form in ["0", "1", "3"] {
-        let bytes = format!(r#"{{"version":{form},"sessions":[],"tokens":[]}}"#);
+fn other_format_versions_are_refused() {
+    for version in ["0", "1", "3"] {
+        let bytes = format!(r#"{{"version":{version},"sessions":[],"tokens":[]}}"#);
         let reason = Contents::from_bytes(bytes.as_bytes()).unwrap_err();
-        assert!(reason.contains(&format!("version {form}")), "{reason}");
+        assert!(reason.contains(&format!("version {version}")), "{reason}");
     }
 }
 
 #[test]
-fn rfc9000_7_4_1_sessions_of_tcp_and_of_quic_do_not_cross() {
+fn rfc9000_7_4_1_tcp_and_quic_sessions_are_separate() {
     let mut contents = Contents::default();
     let quic = Entry { transport_parameters: Some("AA".into()), ..entry("a", "system", 1, true) };
     contents.add(quic);
@@ -128,7 +128,7 @@ fn rfc9000_7_4_1_sessions_of_tcp_and_of_quic_do_not_cross() {
 }
 
 #[test]
-fn many_sessions_of_tcp_leave_those_of_quic_alone() {
+fn tcp_sessions_do_not_evict_quic_sessions() {
     let mut contents = Contents::default();
     let quic = Entry { transport_parameters: Some("AA".into()), ..entry("a", "system", 0, true) };
     contents.add(quic);
@@ -140,6 +140,19 @@ fn many_sessions_of_tcp_leave_those_of_quic_alone() {
 }
 
 #[test]
+fn sessions_and_tokens_of_unverified_servers_replace_no_verified_ones() {
+    let mut contents = Contents::default();
+    contents.add(entry("a", "system", 1, true));
+    contents.add_token(token("a", "system", 1));
+    for at in 2..20 {
+        contents.add(entry("a", "anyone", at, true));
+        contents.add_token(token("a", "anyone", at));
+    }
+    assert!(take(&mut contents, "a", "system", true).is_some());
+    assert_eq!(take_token(&mut contents, "a", "system"), Some(1));
+}
+
+#[test]
 fn rfc9000_8_1_3_a_token_is_taken_once_newest_first_and_by_its_origin() {
     let mut contents = Contents::default();
     for at in [2, 9, 4] {
@@ -147,15 +160,15 @@ fn rfc9000_8_1_3_a_token_is_taken_once_newest_first_and_by_its_origin() {
     }
     assert_eq!(take_token(&mut contents, "a", "anyone"), None);
     assert_eq!(take_token(&mut contents, "b", "system"), None);
-    let mut again = Contents::from_bytes(&contents.to_bytes()).unwrap();
-    let taken: Vec<_> = (0..4).map(|_| take_token(&mut again, "a", "system")).collect();
+    let mut reloaded = Contents::from_bytes(&contents.to_bytes()).unwrap();
+    let taken: Vec<_> = (0..4).map(|_| take_token(&mut reloaded, "a", "system")).collect();
     assert_eq!(taken, [Some(9), Some(4), Some(2), None]);
     contents.expire(2 + MAX_AGE_SECONDS);
     assert_eq!(contents.tokens(), 2);
 }
 
 #[test]
-fn tokens_are_bounded_and_the_newest_stay() {
+fn tokens_are_limited_and_the_newest_are_kept() {
     let mut contents = Contents::default();
     for at in 0..20 {
         contents.add_token(token("a", "system", at));
@@ -179,7 +192,7 @@ proptest! {
     fn any_session_is_opened_or_refused(session in "[A-Za-z0-9+/]{0,400}") {
         let parameters = Some(session.clone());
         let one = Entry { session, ..entry("a", "system", 1, true) };
-        let _ = Entry { transport_parameters: parameters, ..one }.open();
+        let _ = Entry { transport_parameters: parameters, ..one }.into_ticket();
     }
 
     #[test]
@@ -193,8 +206,8 @@ proptest! {
             newest.insert(*host, at as u64);
         }
         prop_assert!(contents.len() <= MAX_SESSIONS);
-        let again = Contents::from_bytes(&contents.to_bytes()).unwrap();
-        prop_assert_eq!(&again.entries, &contents.entries);
+        let reloaded = Contents::from_bytes(&contents.to_bytes()).unwrap();
+        prop_assert_eq!(&reloaded.entries, &contents.entries);
         let last = hosts.last().unwrap().0;
         let got = take(&mut contents, &last.to_string(), "system", true).unwrap();
         prop_assert_eq!(got.issued, newest[&last]);

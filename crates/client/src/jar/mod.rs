@@ -49,12 +49,12 @@ pub enum JarError {
     #[error(
         "the session jar {} was sealed with age, by an earlier version; remove it \
          (rm {}{}), which costs one full handshake with each server",
-        path.display(), path.display(), and_key(key.as_deref())
+        path.display(), path.display(), key_argument(key.as_deref())
     )]
     AgeJar {
         /// The jar.
         path: PathBuf,
-        /// Its key file, which is no longer of use.
+        /// Its key file, which is obsolete too.
         key: Option<PathBuf>,
     },
     /// The key file was created by an earlier version, for age.
@@ -103,7 +103,7 @@ impl Jar {
     /// # Errors
     /// [`JarError`], also if the jar exists and cannot be opened with this key.
     pub fn open(path: &Path, key: JarKey) -> Result<Self, JarError> {
-        // The key of an age jar is of no use either: the error names both files.
+        // The key of an age jar is obsolete too, so the error names both files.
         if sealed_by_age(path) {
             let key = key.age_file().map(Path::to_owned);
             return Err(JarError::AgeJar { path: path.to_owned(), key });
@@ -118,15 +118,14 @@ impl Jar {
         Ok(jar)
     }
 
-    /// Takes out the newest fitting ticket for each carrier that is wanted, and for QUIC the newest
-    /// address token. What turns out to be garbled is dropped, with a sentence about each in
-    /// `warnings`.
+    /// Takes out the newest matching ticket for each requested transport, and for QUIC the newest
+    /// address token. Drops garbled entries, and adds a warning for each.
     ///
     /// # Errors
     /// [`JarError`].
     pub fn take(
         &self,
-        wanted: &JarQuery<'_>,
+        query: &JarQuery<'_>,
         warnings: &mut Vec<String>,
     ) -> Result<JarMatch, JarError> {
         let _lock = self.lock()?;
@@ -134,30 +133,29 @@ impl Jar {
         let before = (contents.len(), contents.tokens());
         self.warn_of_unreadable(&mut contents, warnings);
         contents.expire(now());
-        let mut unreadable = |what: &str, reason: String| {
+        let mut warn_garbled = |what: &str, reason: String| {
             warnings.push(format!(
                 "{what} for {} in {} is garbled ({reason}) and was dropped",
-                wanted.origin.host,
+                query.origin.host,
                 self.path.display()
             ));
         };
         let mut ticket = |transport, alpn: Option<&[Vec<u8>]>| {
             let alpn = alpn?;
             loop {
-                match contents.take(wanted, transport, alpn)?.open() {
+                match contents.take(query, transport, alpn)?.into_ticket() {
                     Ok(ticket) => return Some(ticket),
-                    Err(reason) => unreadable("a session", reason),
+                    Err(reason) => warn_garbled("a session", reason),
                 }
             }
         };
-        let (tcp, quic) =
-            (ticket(Transport::Tcp, wanted.tcp), ticket(Transport::Quic, wanted.quic));
+        let (tcp, quic) = (ticket(Transport::Tcp, query.tcp), ticket(Transport::Quic, query.quic));
         let mut token = None;
-        while let (Some(_), None) = (wanted.quic, &token) {
-            let Some(entry) = contents.take_token(wanted.origin, wanted.trust) else { break };
-            match entry.open(wanted.origin) {
-                Ok(open) => token = Some(open),
-                Err(reason) => unreadable("an address token", reason),
+        while let (Some(_), None) = (query.quic, &token) {
+            let Some(entry) = contents.take_token(query.origin, query.trust) else { break };
+            match entry.into_token(query.origin) {
+                Ok(restored) => token = Some(restored),
+                Err(reason) => warn_garbled("an address token", reason),
             }
         }
         if (contents.len(), contents.tokens()) != before {
@@ -183,8 +181,11 @@ impl Jar {
         let _lock = self.lock()?;
         let mut contents = self.read()?;
         self.warn_of_unreadable(&mut contents, warnings);
-        tickets.iter().filter_map(Entry::seal).for_each(|entry| contents.add(entry));
-        tokens.iter().filter_map(TokenEntry::seal).for_each(|token| contents.add_token(token));
+        tickets.iter().filter_map(Entry::from_ticket).for_each(|entry| contents.add(entry));
+        tokens
+            .iter()
+            .filter_map(TokenEntry::from_token)
+            .for_each(|token| contents.add_token(token));
         contents.expire(now());
         self.write(&contents)
     }
@@ -257,7 +258,7 @@ impl Jar {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         };
-        // Made with mode 0600.
+        // Created with mode 0600.
         let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
         file.write_all(&sealed).map_err(failed)?;
         file.as_file().sync_all().map_err(failed)?;
@@ -276,8 +277,8 @@ fn sealed_by_age(path: &Path) -> bool {
     read.is_ok() && is_sealed_by_age(&head)
 }
 
-/// A key file, to be removed with its jar.
-fn and_key(key: Option<&Path>) -> String {
+/// Formats the key file as a further argument of `rm`.
+fn key_argument(key: Option<&Path>) -> String {
     key.map_or_else(String::new, |key| format!(" {}", key.display()))
 }
 

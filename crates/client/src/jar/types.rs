@@ -27,7 +27,7 @@ pub struct TrustId(pub(super) String);
 
 impl TrustId {
     /// Returns the identity of a trust setting; a file of authorities is identified by its contents,
-    /// the system's authorities by the variables that say where they are.
+    /// the system's authorities by the environment variables that locate them.
     ///
     /// # Errors
     /// [`JarError::File`] if that file cannot be read.
@@ -74,8 +74,8 @@ pub struct Ticket {
 }
 
 /// An address token of a NEW_TOKEN frame. A client that sends it in its first packet has a validated
-/// address, so the server can send a full response at once (RFC 9000 section 8.1.3). Stored also
-/// without a session.
+/// address, so the server can send a full response at once (RFC 9000 section 8.1.3). Tokens are
+/// stored even without a session.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     /// Origin of the server.
@@ -142,18 +142,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn authorities_in_other_places_are_another_identity() {
+    fn each_location_of_the_authorities_has_its_own_identity() {
         let value = |text: &str| Some(OsString::from(text));
-        let all = [
+        let identities = [
             system(None, None),
             system(value("a"), None),
             system(None, value("a")),
             system(value("a"), value("a")),
             system(value("b"), None),
         ];
-        assert_eq!(all[0], "system", "as in the jars of former versions");
-        for (index, one) in all.iter().enumerate() {
-            assert!(!all[index + 1..].contains(one), "{one}");
+        assert_eq!(identities[0], "system", "as in the jars of earlier versions");
+        for (index, identity) in identities.iter().enumerate() {
+            assert!(!identities[index + 1..].contains(identity), "{identity}");
         }
     }
 }

@@ -6,41 +6,42 @@ use quinn::{ConnectionError, TransportErrorCode};
 
 use crate::ClientError;
 
-/// Returns what the end of a connection means during its handshake.
-pub(super) fn in_handshake(error: &ConnectionError, address: SocketAddr) -> ClientError {
+/// Maps the error that ended a connection during its handshake.
+pub(super) fn handshake_error(error: &ConnectionError, address: SocketAddr) -> ClientError {
     match error {
-        ConnectionError::TransportError(ours) => match tls_alert(u64::from(ours.code)) {
+        ConnectionError::TransportError(local) => match tls_alert(u64::from(local.code)) {
             Some(alert) => ClientError::QuicTls {
-                sentence: ours.reason.clone(),
+                sentence: local.reason.clone(),
                 certificate: is_about_certificates(alert),
             },
-            None => failed(address, ours.to_string()),
+            None => connection_failed(address, local.to_string()),
         },
-        ConnectionError::ConnectionClosed(theirs)
-            if theirs.error_code == TransportErrorCode::APPLICATION_ERROR =>
+        ConnectionError::ConnectionClosed(close)
+            if close.error_code == TransportErrorCode::APPLICATION_ERROR =>
         {
-            failed(address, "the server closed the connection during the handshake".to_owned())
+            connection_failed(
+                address,
+                "the server closed the connection during the handshake".to_owned(),
+            )
         }
-        ConnectionError::ConnectionClosed(theirs) => {
-            match tls_alert(u64::from(theirs.error_code)) {
-                Some(alert) => ClientError::QuicTls {
-                    sentence: format!(
-                        "the server ended the handshake with alert {alert}{}",
-                        reason(&theirs.reason)
-                    ),
-                    certificate: false,
-                },
-                None => failed(address, theirs.to_string()),
-            }
-        }
-        ConnectionError::TimedOut => failed(address, "no response over UDP".to_owned()),
-        other => failed(address, other.to_string()),
+        ConnectionError::ConnectionClosed(close) => match tls_alert(u64::from(close.error_code)) {
+            Some(alert) => ClientError::QuicTls {
+                sentence: format!(
+                    "the server ended the handshake with alert {alert}{}",
+                    reason(&close.reason)
+                ),
+                certificate: false,
+            },
+            None => connection_failed(address, close.to_string()),
+        },
+        ConnectionError::TimedOut => connection_failed(address, "no response over UDP".to_owned()),
+        other => connection_failed(address, other.to_string()),
     }
 }
 
-/// Returns what the end of a connection means after the handshake; `response_started`: whether part
-/// of the response was received.
-pub(super) fn in_transfer(error: &ConnectionError, response_started: bool) -> ClientError {
+/// Maps the error that ended a connection after its handshake; `response_started`: whether part of
+/// the response was received.
+pub(super) fn transfer_error(error: &ConnectionError, response_started: bool) -> ClientError {
     match error {
         ConnectionError::ApplicationClosed(close)
             if u64::from(close.error_code) == Code::H3_NO_ERROR.value() =>
@@ -52,7 +53,7 @@ pub(super) fn in_transfer(error: &ConnectionError, response_started: bool) -> Cl
         }
         ConnectionError::ApplicationClosed(close) => ClientError::Http3(format!(
             "the server closed the connection with {}{}",
-            named(u64::from(close.error_code)),
+            code_name(u64::from(close.error_code)),
             reason(&close.reason)
         )),
         ConnectionError::ConnectionClosed(close) => ClientError::Receive(format!(
@@ -70,8 +71,8 @@ pub(super) fn in_transfer(error: &ConnectionError, response_started: bool) -> Cl
     }
 }
 
-/// Returns what the failure of a request means if the connection continues.
-pub(super) fn of_request(error: &StreamError) -> ClientError {
+/// Maps the failure of a request on a connection that stays open.
+pub(super) fn request_error(error: &StreamError) -> ClientError {
     ClientError::Http3(match error {
         StreamError::RemoteTerminate { code, .. } => {
             format!("the server reset the request: {code}")
@@ -97,8 +98,8 @@ pub(super) fn is_unprocessed(error: &StreamError) -> bool {
     }
 }
 
-/// The reason may come from the server, which is not authenticated yet.
-fn failed(address: SocketAddr, reason: String) -> ClientError {
+/// Escapes the reason, which may come from a server that is not authenticated yet.
+fn connection_failed(address: SocketAddr, reason: String) -> ClientError {
     ClientError::Quic { address, reason: printable(&reason).into_owned() }
 }
 
@@ -112,7 +113,7 @@ fn is_about_certificates(alert: u8) -> bool {
     matches!(alert, 42..=46 | 48)
 }
 
-fn named(code: u64) -> String {
+fn code_name(code: u64) -> String {
     Code::from(code).to_string()
 }
 

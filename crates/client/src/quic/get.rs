@@ -25,7 +25,8 @@ pub struct Http3Response {
     pub quic: QuicStats,
     /// The connection, with the sessions and address tokens it received.
     pub link: QuicLink,
-    /// Must not end before the connection; that would be an error (RFC 9114 section 6.2.1).
+    /// Dropped after the connection closes: its control stream must not end earlier (RFC 9114
+    /// section 6.2.1).
     http3: Http3,
 }
 
@@ -54,14 +55,14 @@ pub async fn http3_get(
     let QuicConnected { mut link, mut marks } = connected;
     let handshake = complete_handshake(&mut link, request).await?;
     marks.sent = Some(handshake.sent.unwrap_or_else(Instant::now));
-    let (mut http3, mut receiving) = match handshake.early_exchange {
-        Some(both) => both,
+    let (mut http3, mut response) = match handshake.early_exchange {
+        Some(exchange) => exchange,
         None => start(&link, request).await?,
     };
-    let head = http3.head(&mut receiving).await?;
+    let head = http3.head(&mut response).await?;
     marks.first_byte = Some(Instant::now());
     let mut body = Vec::new();
-    while let Some(bytes) = http3.read_body(&mut receiving).await? {
+    while let Some(bytes) = http3.read_body(&mut response).await? {
         if body.len() + bytes.len() > limit {
             return Err(ClientError::WeirdReply(format!("the body has more than {limit} bytes")));
         }
@@ -77,13 +78,13 @@ pub async fn http3_get(
 pub(crate) struct HandshakeDone {
     /// The request, if it was early data that was accepted.
     pub(crate) early_exchange: Option<(Http3, PendingResponse)>,
-    /// When it was sent, if that was before the handshake was complete.
+    /// When the request was sent, if that was before the handshake was complete.
     pub(crate) sent: Option<Instant>,
 }
 
 /// Sends the request as early data if possible, and waits for the handshake. If early data is
 /// refused, nothing of the request has reached the server's application (RFC 9001 section 4.6.2),
-/// and it has to be sent again.
+/// and the caller has to send it again.
 pub(crate) async fn complete_handshake(
     link: &mut QuicLink,
     request: &Request,
@@ -97,11 +98,11 @@ pub(crate) async fn complete_handshake(
     let sent = Some(Instant::now());
     let mut sending = pin!(async {
         let mut http3 = Http3::open(connection).await?;
-        let receiving = http3.send(request).await?;
-        Ok::<_, ClientError>((http3, receiving))
+        let response = http3.send(request).await?;
+        Ok::<_, ClientError>((http3, response))
     });
     let mut sent_request = None;
-    let going = async {
+    let driving = async {
         if sent_request.is_none() {
             sent_request = Some(sending.as_mut().await?);
         }
@@ -115,22 +116,22 @@ pub(crate) async fn complete_handshake(
         // early data. After that it must not be polled.
         biased;
         accepted = link.complete() => Ok(accepted?),
-        failed = going => Err(failed),
+        result = driving => Err(result),
     };
     match outcome {
         Ok(false) => Ok(HandshakeDone { early_exchange: None, sent }),
         Ok(true) => {
-            let both = match sent_request {
-                Some(both) => both,
+            let exchange = match sent_request {
+                Some(exchange) => exchange,
                 // The remembered limits did not allow the whole request.
                 None => sending.await?,
             };
-            Ok(HandshakeDone { early_exchange: Some(both), sent })
+            Ok(HandshakeDone { early_exchange: Some(exchange), sent })
         }
-        // If the connection failed, that is the cause.
-        Err(failed) => {
+        // If the connection failed, its error is the cause.
+        Err(result) => {
             link.complete().await?;
-            failed.map(|()| HandshakeDone { early_exchange: None, sent })
+            result.map(|()| HandshakeDone { early_exchange: None, sent })
         }
     }
 }
@@ -142,6 +143,6 @@ pub(crate) async fn start(
 ) -> Result<(Http3, PendingResponse), ClientError> {
     let Some(connection) = link.connection() else { return Err(ClientError::EmptyReply) };
     let mut http3 = Http3::open(connection.clone()).await?;
-    let receiving = http3.send(request).await?;
-    Ok((http3, receiving))
+    let response = http3.send(request).await?;
+    Ok((http3, response))
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use firstflight_quic::Inflow;
+use firstflight_quic::StreamFilter;
 use h3::error::Code;
 use h3::quic::{
     self, BidiStream, ConnectionErrorIncoming, OpenStreams, RecvStream, SendStream,
@@ -19,24 +19,24 @@ use quinn::VarInt;
 pub(super) struct GuardedConnection {
     inner: h3_quinn::Connection,
     connection: quinn::Connection,
-    /// Unidirectional streams of the server so far.
+    /// Unidirectional streams that the server has opened so far.
     uni_streams: usize,
     opener: Opener,
 }
 
-/// Opens requests.
+/// Opens request streams.
 #[derive(Clone)]
 pub(super) struct Opener {
     inner: h3_quinn::OpenStreams,
     latest: LatestStream,
-    head: u64,
+    max_head: u64,
 }
 
 /// Bytes of a response's body that the library has delivered so far.
 #[derive(Clone, Default)]
 pub(super) struct DeliveredBytes(Arc<AtomicU64>);
 
-/// Those of the last opened stream.
+/// The counter of delivered bytes of the last opened stream.
 #[derive(Clone, Default)]
 pub(super) struct LatestStream(Arc<Mutex<DeliveredBytes>>);
 
@@ -49,19 +49,19 @@ pub(super) struct Bidi {
 /// The receiving side of a stream.
 pub(super) struct Recv {
     inner: h3_quinn::RecvStream,
-    inflow: Inflow,
+    filter: StreamFilter,
     ended: bool,
     delivered: DeliveredBytes,
-    /// For a unidirectional stream: what ends with it.
+    /// For a unidirectional stream: the connection, which an error of the stream closes.
     connection: Option<quinn::Connection>,
 }
 
 impl GuardedConnection {
-    /// Creates a guard; `head` is the maximum size of a response's encoded field section.
-    pub(super) fn new(connection: quinn::Connection, head: u64) -> Self {
+    /// Creates a guard; `max_head` is the maximum size of a response's encoded field section.
+    pub(super) fn new(connection: quinn::Connection, max_head: u64) -> Self {
         let inner = h3_quinn::Connection::new(connection.clone());
         let opened = quic::Connection::<Bytes>::opener(&inner);
-        let opener = Opener { inner: opened, latest: LatestStream::default(), head };
+        let opener = Opener { inner: opened, latest: LatestStream::default(), max_head };
         Self { inner, connection, uni_streams: 0, opener }
     }
 
@@ -94,7 +94,7 @@ impl quic::Connection<Bytes> for GuardedConnection {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Recv, ConnectionErrorIncoming>> {
-        // The library keeps state for each of them until the connection ends.
+        // The library keeps state for each stream until the connection ends.
         if self.uni_streams == MAX_UNI_STREAMS {
             return Poll::Pending;
         }
@@ -102,7 +102,7 @@ impl quic::Connection<Bytes> for GuardedConnection {
         self.uni_streams += 1;
         Poll::Ready(Ok(Recv {
             inner,
-            inflow: Inflow::one_way(),
+            filter: StreamFilter::unidirectional(),
             ended: false,
             delivered: DeliveredBytes::default(),
             connection: Some(self.connection.clone()),
@@ -147,8 +147,8 @@ impl Opener {
         let (send, inner) = stream.split();
         let delivered = DeliveredBytes::default();
         self.latest.set(delivered.clone());
-        let inflow = Inflow::message(self.head);
-        Bidi { send, recv: Recv { inner, inflow, ended: false, delivered, connection: None } }
+        let filter = StreamFilter::message(self.max_head);
+        Bidi { send, recv: Recv { inner, filter, ended: false, delivered, connection: None } }
     }
 }
 
@@ -231,24 +231,24 @@ impl RecvStream for Recv {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
         loop {
-            if let Some(piece) = self.inflow.next_piece() {
+            if let Some(piece) = self.filter.next_piece() {
                 return Poll::Ready(Ok(Some(piece)));
             }
             if self.ended {
                 return Poll::Ready(Ok(None));
             }
-            if self.inflow.is_full(self.delivered.0.load(Ordering::Relaxed)) {
+            if self.filter.is_full(self.delivered.0.load(Ordering::Relaxed)) {
                 // The task that reads from the library polls this again.
                 return Poll::Pending;
             }
             let Some(chunk) = ready!(self.inner.poll_data(cx))? else {
                 self.ended = true;
-                if let Err(error) = self.inflow.end() {
+                if let Err(error) = self.filter.end() {
                     return Poll::Ready(Err(StreamErrorIncoming::Unknown(Box::new(error))));
                 }
                 continue;
             };
-            if let Err(error) = self.inflow.feed(chunk) {
+            if let Err(error) = self.filter.push(chunk) {
                 let code = Code::H3_EXCESSIVE_LOAD;
                 if let Some(connection) = &self.connection {
                     connection.close(VarInt::from_u32(code.value() as u32), b"");

@@ -26,16 +26,17 @@ pub struct PendingResponse {
     stream: RequestStream<Recv, Bytes>,
     delivered: DeliveredBytes,
     method: Method,
-    /// Bytes of body that are still to come, where the head says how many.
+    /// Body bytes that have not been received, if the head has a Content-Length.
     missing: Option<u64>,
     response_started: bool,
 }
 
-/// A longer head is not taken.
+/// Maximum size of a response head.
 const MAX_HEAD_BYTES: u64 = 256 * 1024;
 
 impl Http3 {
-    /// Prepares the connection: writes SETTINGS (RFC 9114 section 7.2.4), and waits for nothing.
+    /// Prepares the connection: writes SETTINGS (RFC 9114 section 7.2.4) without waiting for the
+    /// server.
     ///
     /// # Errors
     /// [`ClientError`] when the connection has failed already.
@@ -44,35 +45,37 @@ impl Http3 {
         let latest = guarded.latest();
         let (connection, sender) = h3::client::builder()
             .max_field_section_size(MAX_HEAD_BYTES)
-            // It would be early data that means nothing.
+            // GREASE would only add useless early data.
             .send_grease(false)
             .build(guarded)
             .await
             .map_err(|error| match quic.close_reason() {
-                Some(reason) => failure::in_transfer(&reason, false),
+                Some(reason) => failure::transfer_error(&reason, false),
                 None => ClientError::Http3(error.to_string()),
             })?;
         let driver = Driver { connection: Some(connection), upload: None };
         Ok(Self { quic, sender, latest, driver })
     }
 
-    /// Starts to send a request, head and body. The rest is sent while the caller awaits the response.
+    /// Starts to send a request with its body. What does not fit at once is sent while the caller
+    /// awaits the response.
     ///
     /// # Errors
-    /// [`ClientError::Http3`]; [`ClientError::NotProcessed`] when the server takes no more requests.
+    /// [`ClientError::Http3`]; [`ClientError::NotProcessed`] if the server accepts no more
+    /// requests.
     pub async fn send(&mut self, request: &Request) -> Result<PendingResponse, ClientError> {
         let message = request.to_http(Version::HTTP_3)?.map(drop);
         let sent = self.driver.drive(self.sender.send_request(message)).await;
-        let (mut up, stream) = sent.map_err(|error| self.failure(&error, false))?.split();
+        let (mut upload, stream) = sent.map_err(|error| self.failure(&error, false))?.split();
         let delivered = self.latest.get();
         let body = request.body.clone();
         self.driver.upload = Some(Box::pin(async move {
             if !body.is_empty() {
-                up.send_data(body).await?;
+                upload.send_data(body).await?;
             }
-            up.finish().await
+            upload.finish().await
         }));
-        // What fits leaves with the head; the first poll writes it.
+        // Polls once, so that the part of the body that fits leaves with the head.
         self.driver.drive(std::future::ready(())).await;
         let method = request.method.clone();
         Ok(PendingResponse { stream, delivered, method, missing: None, response_started: false })
@@ -81,29 +84,29 @@ impl Http3 {
     /// Waits for the response head. Skips up to 16 informational responses (RFC 9110 section 15.2).
     ///
     /// # Errors
-    /// [`ClientError`]; [`ClientError::NotProcessed`] when the server says that it has not started with
-    /// the request.
-    pub async fn head(&mut self, receiving: &mut PendingResponse) -> Result<Head, ClientError> {
+    /// [`ClientError`]; [`ClientError::NotProcessed`] if the server says that it has not started to
+    /// process the request.
+    pub async fn head(&mut self, response: &mut PendingResponse) -> Result<Head, ClientError> {
         let mut informational = 0;
         let parts = loop {
-            let result = self.driver.drive(receiving.stream.recv_response()).await;
+            let result = self.driver.drive(response.stream.recv_response()).await;
             let (parts, ()) = result.map_err(|error| self.failure(&error, false))?.into_parts();
             if !parts.status.is_informational() {
                 break parts;
             }
-            // RFC 9114 section 4.5: there is nothing to switch to.
+            // HTTP/3 does not support 101 (RFC 9114 section 4.5).
             if parts.status == StatusCode::SWITCHING_PROTOCOLS {
-                receiving.stream.stop_sending(Code::H3_MESSAGE_ERROR);
+                response.stream.stop_sending(Code::H3_MESSAGE_ERROR);
                 return Err(ClientError::Http3("the server responded with 101".to_owned()));
             }
             informational += 1;
             if informational > MAX_INFORMATIONAL {
-                receiving.stream.stop_sending(Code::H3_EXCESSIVE_LOAD);
+                response.stream.stop_sending(Code::H3_EXCESSIVE_LOAD);
                 return Err(ClientError::Http3(too_many_informational()));
             }
         };
-        receiving.response_started = true;
-        receiving.missing = body_length(&receiving.method, parts.status.as_u16(), &parts.headers);
+        response.response_started = true;
+        response.missing = body_length(&response.method, parts.status.as_u16(), &parts.headers);
         let raw = write_head("HTTP/3", parts.status, &parts.headers);
         let (status, headers) = (parts.status, parts.headers);
         Ok(Head { version: Version::HTTP_3, status, headers, raw })
@@ -112,26 +115,26 @@ impl Http3 {
     /// The next bytes of the body; `None` at its end.
     ///
     /// # Errors
-    /// [`ClientError`], [`ClientError::PartialBody`] when it ends before it should,
-    /// [`ClientError::Http3`] when it is longer than announced.
+    /// [`ClientError`], [`ClientError::PartialBody`] if the body ends early,
+    /// [`ClientError::Http3`] if it is longer than announced.
     pub async fn read_body(
         &mut self,
-        receiving: &mut PendingResponse,
+        response: &mut PendingResponse,
     ) -> Result<Option<Bytes>, ClientError> {
-        let result = self.driver.drive(receiving.stream.recv_data()).await;
+        let result = self.driver.drive(response.stream.recv_data()).await;
         let bytes = match result {
             Ok(None) => None,
             Ok(Some(mut buf)) => {
-                receiving.delivered.add(buf.remaining());
+                response.delivered.add(buf.remaining());
                 Some(buf.copy_to_bytes(buf.remaining()))
             }
-            Err(error) => return Err(self.failure(&error, receiving.response_started)),
+            Err(error) => return Err(self.failure(&error, response.response_started)),
         };
-        match (&bytes, &mut receiving.missing) {
+        match (&bytes, &mut response.missing) {
             (Some(bytes), Some(missing)) => match missing.checked_sub(bytes.len() as u64) {
-                Some(left) => *missing = left,
+                Some(remaining) => *missing = remaining,
                 None => {
-                    receiving.stream.stop_sending(Code::H3_MESSAGE_ERROR);
+                    response.stream.stop_sending(Code::H3_MESSAGE_ERROR);
                     let text = "the body is longer than its Content-Length";
                     return Err(ClientError::Http3(text.to_owned()));
                 }
@@ -150,19 +153,21 @@ impl Http3 {
     }
 
     fn failure(&self, error: &StreamError, response_started: bool) -> ClientError {
-        // With a part of a response, that it was not processed cannot be true.
+        // A server that has started to respond cannot truthfully claim that it did not process the
+        // request.
         if !response_started && failure::is_unprocessed(error) {
             return ClientError::NotProcessed;
         }
         match self.quic.close_reason() {
-            // What we closed ourselves we did for the reason that the library names.
-            Some(quinn::ConnectionError::LocallyClosed) | None => failure::of_request(error),
-            Some(reason) => failure::in_transfer(&reason, response_started),
+            // If we closed the connection, the library's error has the reason.
+            Some(quinn::ConnectionError::LocallyClosed) | None => failure::request_error(error),
+            Some(reason) => failure::transfer_error(&reason, response_started),
         }
     }
 }
 
-/// RFC 9114 section 4.1.2: a response with another body length than its head announces is malformed.
+/// Returns the announced length of the body; a body of another length is malformed (RFC 9114
+/// section 4.1.2).
 fn body_length(method: &Method, status: u16, headers: &HeaderMap) -> Option<u64> {
     if *method == Method::HEAD || matches!(status, 100..=199 | 204 | 304) {
         return None;
@@ -172,7 +177,7 @@ fn body_length(method: &Method, status: u16, headers: &HeaderMap) -> Option<u64>
 
 type Upload = Pin<Box<dyn Future<Output = Result<(), StreamError>> + Send>>;
 
-/// Polls the connection and the request's body beside what waits for them.
+/// Polls the connection and the upload together with the future that waits for them.
 struct Driver {
     connection: Option<Connection<GuardedConnection, Bytes>>,
     upload: Option<Upload>,
@@ -189,8 +194,8 @@ impl Driver {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) {
-        // A server may respond without the whole body (RFC 9114 section 4.1); where it does not
-        // respond either, that is the error.
+        // Upload errors are ignored: a server may respond without the whole body (RFC 9114 section
+        // 4.1), and if it does not respond, that is the error.
         if let Some(upload) = &mut self.upload
             && upload.as_mut().poll(cx).is_ready()
         {

@@ -79,16 +79,16 @@ impl QuicLink {
         let connecting = endpoint
             .connect_with(config, address, host)
             .map_err(|error| ClientError::Quic { address, reason: error.to_string() })?;
-        let mut known = OnceLock::new();
+        let mut early_connection = OnceLock::new();
         let state = match connecting.into_0rtt() {
             Ok((connection, accepted)) => {
-                known = connection.into();
+                early_connection = connection.into();
                 State::Early(accepted)
             }
             Err(connecting) => State::Connecting(connecting),
         };
         let handle = QuicHandle(Arc::new(Core {
-            connection: known,
+            connection: early_connection,
             secured: OnceLock::new(),
             endpoint,
             socket,
@@ -108,7 +108,7 @@ impl QuicLink {
     /// As [`connect_quic`].
     pub async fn complete(&mut self) -> Result<bool, ClientError> {
         let core = self.handle.0.clone();
-        let step = async {
+        let handshake = async {
             match &mut self.state {
                 State::Complete(accepted) => Ok((None, *accepted)),
                 State::Connecting(connecting) => Ok((Some(connecting.await?), false)),
@@ -125,7 +125,9 @@ impl QuicLink {
         };
         let result = tokio::select! {
             biased;
-            result = step => result.map_err(|error| failure::in_handshake(&error, core.peer)),
+            result = handshake => {
+                result.map_err(|error| failure::handshake_error(&error, core.peer))
+            }
             source = core.socket.refused() => {
                 Err(ClientError::Connect { address: core.peer, source })
             }
@@ -157,7 +159,7 @@ impl QuicLink {
         self.handle.0.connection.get()
     }
 
-    /// Our end.
+    /// Returns the local address.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.handle.local()
     }
@@ -259,7 +261,7 @@ pub(super) struct Core {
     /// Set as soon as something can be written.
     pub(super) connection: OnceLock<Connection>,
     pub(super) secured: OnceLock<Instant>,
-    /// The connection's tasks end when this is gone.
+    /// The connection's tasks end when this is dropped.
     pub(super) endpoint: Endpoint,
     pub(super) socket: Arc<PeerSocket>,
     pub(super) inbox: ResumptionInbox,
@@ -279,7 +281,7 @@ impl QuicHandle {
         self.0.endpoint.local_addr().ok()
     }
 
-    /// Over QUIC to be connected is to have completed the handshake.
+    /// Over QUIC, `connected` is the time at which the handshake was complete.
     pub(crate) fn mark(&self, marks: &mut PhaseInstants) {
         marks.dialled = Some(self.0.dialled);
         marks.connected = self.0.secured.get().copied();
@@ -321,7 +323,7 @@ impl QuicHandle {
         self.0.early
     }
 
-    /// Whether a refusal by the network says that nothing of the first flight has arrived.
+    /// Whether a refusal by the network proves that the first flight has not arrived.
     pub(crate) fn refuses_first_flight(&self) -> bool {
         self.0.socket.refuses_first_flight()
     }
@@ -335,7 +337,7 @@ impl QuicHandle {
     }
 
     pub(super) fn has_session_and_token(&self) -> bool {
-        self.0.inbox.has_both()
+        self.0.inbox.has_ticket_and_token()
     }
 }
 

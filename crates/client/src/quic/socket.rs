@@ -74,11 +74,11 @@ impl PeerSocket {
             if let Some(error) = self.lock().take() {
                 return error;
             }
-            let received_any = self.errors.async_io(Interest::ERROR, || {
+            let error = self.errors.async_io(Interest::ERROR, || {
                 self.error().ok_or_else(|| io::ErrorKind::WouldBlock.into())
             });
             tokio::select! {
-                received_any = received_any => return received_any.unwrap_or_else(|error| error),
+                result = error => return result.unwrap_or_else(|error| error),
                 () = changed => {}
             }
         }
@@ -96,12 +96,12 @@ impl PeerSocket {
         self.watching.store(false, Ordering::Relaxed);
     }
 
-    /// Returns how often something was passed to the kernel.
+    /// Returns the number of sends to the kernel.
     pub(super) fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Waits until something was sent after `sent` had that value.
+    /// Waits until `sent()` exceeds `before`.
     pub(super) async fn sent_after(&self, before: u64) {
         loop {
             let changed = self.changed.notified();
@@ -112,7 +112,7 @@ impl PeerSocket {
         }
     }
 
-    /// Returns a relevant error reported to the kernel.
+    /// Takes the kernel's pending error, if it is relevant.
     fn error(&self) -> Option<io::Error> {
         let error = self.errors.take_error().ok()??;
         // A path MTU probe may fail.
@@ -177,8 +177,8 @@ impl AsyncUdpSocket for PeerSocket {
 }
 
 /// Keeps UDP_GRO in use on this machine. The kernel patches its code, which stops all processors, when
-/// the first socket enables it and when the last such socket is closed, and for each connection
-/// quinn opens one only to find out whether it can be enabled.
+/// the first socket enables it and when the last such socket is closed, and quinn opens one for
+/// each connection only to test for support.
 fn keep_gro_enabled() {
     static SOCKETS: OnceLock<[Option<Socket>; 2]> = OnceLock::new();
     SOCKETS.get_or_init(|| {
@@ -197,7 +197,7 @@ const INITIAL_WINDOW: u64 = 14_720;
 /// path is known. A lost first flight costs more than an additional datagram.
 const INITIAL_MTU: u16 = 1_200;
 
-/// A gain in bytes for which no further size is tried.
+/// Gain in bytes below which path MTU discovery stops.
 const MIN_MTU_CHANGE: u16 = 200;
 
 /// Silence after which the path counts as dead. A slow peer acknowledges the pings.
@@ -208,7 +208,8 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 pub(super) fn transport() -> Arc<TransportConfig> {
     let mut window = CubicConfig::default();
     window.initial_window(INITIAL_WINDOW);
-    // The largest size first, which most paths take, instead of four in as many round trips.
+    // Tries the largest size first, which most paths support, instead of four sizes in four round
+    // trips.
     let mut mtu_discovery = MtuDiscoveryConfig::default();
     mtu_discovery.minimum_change(MIN_MTU_CHANGE);
     let mut transport = TransportConfig::default();

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 
 use self::race::{TcpReady, Winner};
 use self::sessions::JarTickets;
-use crate::client::{fixed_without_early_data, is_safe};
+use crate::client::{can_retry_without_early_data, is_safe};
 use crate::quic::QuicHandle;
 use crate::{
     Client, ClientError, EarlyPolicy, Event, Exchange, Head, Http3, HttpVersions, Listener,
@@ -38,9 +38,9 @@ impl Client {
                 Err(_) => Err(ClientError::Timeout { phase: "the transfer", after }),
             },
         };
-        let settled = transfer.store_sessions();
+        let stored = transfer.store_sessions();
         let mut report = transfer.into_report();
-        report.error = result.and(settled).err();
+        report.error = result.and(stored).err();
         report.marks.end.get_or_insert_with(Instant::now);
         report
     }
@@ -70,7 +70,8 @@ enum Outcome {
 /// How the use of one TCP connection ended.
 enum TcpOutcome {
     Ended(Outcome),
-    /// The first flight with early data stayed unanswered, and this connection without is complete.
+    /// The first flight with early data stayed unanswered. This second connection, without early
+    /// data, is complete.
     Unanswered(Box<TcpReady>),
 }
 
@@ -105,17 +106,17 @@ impl<'a> Transfer<'a> {
     }
 
     pub(crate) async fn run(&mut self, mut request: Request) -> Result<(), ClientError> {
-        let mut early = true;
+        let mut first_attempt = true;
         let mut start = None;
         loop {
-            let early_now = early && self.client.config.early_data.allows(&request.method);
+            let early = first_attempt && self.client.config.early_data.allows(&request.method);
             let transports = self.transports(&request.target)?;
-            self.take_from_jar(&request.target, transports, early_now)?;
+            self.take_from_jar(&request.target, transports, early)?;
             let has_session = self.jar_tickets.tcp.is_some() || self.jar_tickets.quic.is_some();
             self.report.early_data_obstacle = match self.client.config.early_data {
                 EarlyPolicy::Never => Some("not_requested"),
-                _ if !early => Some("sent_again"),
-                _ if !early_now => Some("unsafe_method"),
+                _ if !first_attempt => Some("sent_again"),
+                _ if !early => Some("unsafe_method"),
                 _ if !has_session => Some("no_session"),
                 // TCP, which is tried too, might win, and the request must not run twice.
                 _ if transports == Transports::Both && !is_safe(&request.method) => {
@@ -127,9 +128,9 @@ impl<'a> Transfer<'a> {
             let start = *start.get_or_insert_with(Instant::now);
             self.report.marks = PhaseInstants::new(start);
             self.report.early_bytes = 0;
-            let outcome = match self.attempt(&request, transports, early_now).await {
+            let outcome = match self.attempt(&request, transports, early).await {
                 Err(ClientError::Tls(error))
-                    if !self.retried && fixed_without_early_data(&error) =>
+                    if !self.retried && can_retry_without_early_data(&error) =>
                 {
                     Outcome::Retry("the server no longer accepts what the session promised")
                 }
@@ -146,7 +147,7 @@ impl<'a> Transfer<'a> {
                     self.report.retries += 1;
                     self.retried = true;
                     self.listener.event(&Event::Retrying(why));
-                    early = false;
+                    first_attempt = false;
                 }
                 Outcome::Redirect(target, status) => {
                     self.store_sessions()?;
@@ -157,7 +158,7 @@ impl<'a> Transfer<'a> {
                     self.report.url_effective = request.target.to_string();
                     self.report.scheme = request.target.scheme().name();
                     self.report.method = request.method.to_string();
-                    early = true;
+                    first_attempt = true;
                     self.retried = false;
                 }
             }
@@ -171,18 +172,18 @@ impl<'a> Transfer<'a> {
         transports: Transports,
         early: bool,
     ) -> Result<Outcome, ClientError> {
-        let connecting = Limit::new(self.client.config.connect_timeout);
+        let connecting = ConnectLimit::new(self.client.config.connect_timeout);
         let addresses = connecting.within(self.resolve(&request.target)).await?;
         match transports {
             Transports::Tcp => {
                 let stream = self.establish(request, early, &addresses);
                 let stream = connecting.within(stream).await?;
-                self.on_tcp(stream, request, &connecting, &addresses).await
+                self.over_tcp_with_fallback(stream, request, &connecting, &addresses).await
             }
             Transports::Quic => {
-                let won = self.dial_quic(request, early, true, &addresses);
-                match connecting.within(won).await {
-                    Ok(won) => self.over_quic(won, request).await,
+                let dialling = self.dial_quic(request, early, true, &addresses);
+                match connecting.within(dialling).await {
+                    Ok(quic_ready) => self.over_quic(quic_ready, request).await,
                     Err(error) => {
                         self.record_failed_link();
                         Err(error)
@@ -191,10 +192,10 @@ impl<'a> Transfer<'a> {
             }
             Transports::Both => {
                 match connecting.within(self.race(request, early, &addresses)).await {
-                    Ok(Winner::Quic(won)) => self.over_quic(*won, request).await,
+                    Ok(Winner::Quic(quic_ready)) => self.over_quic(*quic_ready, request).await,
                     Ok(Winner::Tcp(tcp_ready, why)) => {
                         let stream = self.take_over(tcp_ready, request, &why);
-                        self.on_tcp(stream, request, &connecting, &addresses).await
+                        self.over_tcp_with_fallback(stream, request, &connecting, &addresses).await
                     }
                     Err(error) => {
                         self.record_failed_link();
@@ -207,11 +208,11 @@ impl<'a> Transfer<'a> {
 
     /// Exchanges request and response on a TCP connection, or on a second one if the first flight of
     /// this one stays unanswered.
-    async fn on_tcp(
+    async fn over_tcp_with_fallback(
         &mut self,
         stream: Stream<TcpStream>,
         request: &Request,
-        connecting: &Limit,
+        connecting: &ConnectLimit,
         addresses: &[SocketAddr],
     ) -> Result<Outcome, ClientError> {
         match self.over_tcp(stream, request, connecting, addresses).await? {
@@ -223,7 +224,7 @@ impl<'a> Transfer<'a> {
                 let stream = self.take_connection(second, request);
                 match self.over_tcp(stream, request, connecting, addresses).await? {
                     TcpOutcome::Ended(outcome) => Ok(outcome),
-                    // It has no early data.
+                    // Impossible: the second connection has no early data.
                     TcpOutcome::Unanswered(_) => Err(ClientError::EmptyReply),
                 }
             }
@@ -264,32 +265,32 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// The time limit of connecting.
-struct Limit {
-    after: Option<Duration>,
-    at: Option<tokio::time::Instant>,
+/// The time limit for name resolution and handshakes.
+struct ConnectLimit {
+    timeout: Option<Duration>,
+    deadline: Option<tokio::time::Instant>,
 }
 
-impl Limit {
-    fn new(after: Option<Duration>) -> Self {
-        // One that the clock cannot count to is none.
-        let at = after.and_then(|after| tokio::time::Instant::now().checked_add(after));
-        Self { after, at }
+impl ConnectLimit {
+    fn new(timeout: Option<Duration>) -> Self {
+        // A deadline beyond the range of the clock is none.
+        let deadline = timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout));
+        Self { timeout, deadline }
     }
 
-    fn late(&self) -> ClientError {
-        ClientError::Timeout { phase: "connecting", after: self.after.unwrap_or_default() }
+    fn timeout_error(&self) -> ClientError {
+        ClientError::Timeout { phase: "connecting", after: self.timeout.unwrap_or_default() }
     }
 
     async fn within<T>(
         &self,
         future: impl Future<Output = Result<T, ClientError>>,
     ) -> Result<T, ClientError> {
-        match self.at {
+        match self.deadline {
             None => future.await,
-            Some(at) => {
-                tokio::time::timeout_at(at, future).await.unwrap_or_else(|_| Err(self.late()))
-            }
+            Some(deadline) => tokio::time::timeout_at(deadline, future)
+                .await
+                .unwrap_or_else(|_| Err(self.timeout_error())),
         }
     }
 }
@@ -300,7 +301,7 @@ trait Body {
     async fn next(&mut self) -> Result<Option<Bytes>, ClientError>;
 }
 
-/// Over TCP.
+/// A body received over TCP.
 struct TcpBody<'a>(pub(super) &'a mut Exchange<TcpStream>, pub(super) &'a mut Incoming);
 
 impl Body for TcpBody<'_> {
@@ -309,7 +310,7 @@ impl Body for TcpBody<'_> {
     }
 }
 
-/// Over QUIC.
+/// A body received over QUIC.
 struct QuicBody<'a>(pub(super) &'a mut Http3, pub(super) &'a mut PendingResponse);
 
 impl Body for QuicBody<'_> {
@@ -319,7 +320,7 @@ impl Body for QuicBody<'_> {
 }
 
 /// Maximum number of bytes of an unused body that are read to keep its connection.
-const MAX_DISCARDED: usize = 64 * 1024;
+const MAX_DISCARDED_BYTES: usize = 64 * 1024;
 
 /// The minimum time to wait for a ticket that did not come with the response, for which the client
 /// otherwise waits two round trips. A busy server's tickets may be late; without them the next
@@ -345,9 +346,9 @@ impl Transfer<'_> {
             return Err(ClientError::Status(status));
         }
         self.listener.head(&head).map_err(ClientError::Write)?;
-        if let (Some(most), Some(next)) = (self.client.config.redirects, next) {
-            if self.report.num_redirects >= most {
-                return Err(ClientError::TooManyRedirects(most));
+        if let (Some(max), Some(next)) = (self.client.config.redirects, next) {
+            if self.report.num_redirects >= max {
+                return Err(ClientError::TooManyRedirects(max));
             }
             let next = next?;
             self.report.redirect_url = None;
@@ -369,7 +370,7 @@ fn redirection(head: &Head, from: &Target) -> Option<Result<Target, ClientError>
     }
     // An empty reference is the same URL; curl ignores it too.
     let location = head.headers.get(LOCATION).filter(|value| !value.is_empty())?;
-    // Some servers send UTF-8 as it is.
+    // Some servers send UTF-8 unescaped.
     Some(from.join(&String::from_utf8_lossy(location.as_bytes())))
 }
 
@@ -379,7 +380,7 @@ async fn discard(mut body: impl Body) -> bool {
     loop {
         match body.next().await {
             Ok(None) => return true,
-            Ok(Some(bytes)) if count + bytes.len() <= MAX_DISCARDED => count += bytes.len(),
+            Ok(Some(bytes)) if count + bytes.len() <= MAX_DISCARDED_BYTES => count += bytes.len(),
             _ => return false,
         }
     }

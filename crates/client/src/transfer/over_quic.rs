@@ -6,7 +6,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::QuicBody;
 use super::{MIN_TICKET_TIMEOUT, Outcome, Transfer};
-use crate::client::{is_safe, too_early};
+use crate::client::{is_retryable_425, is_safe};
 use crate::connect::ATTEMPT_DELAY;
 use crate::quic::{HandshakeDone, QuicHandle, QuicLink, complete_handshake, start};
 use crate::{ClientError, Event, Head, Http3, PendingResponse, Request};
@@ -41,7 +41,7 @@ impl Transfer<'_> {
         let mut committed = false;
         let mut waiting = addresses.iter();
         let mut attempts = FuturesUnordered::new();
-        let mut last = None;
+        let mut last_error = None;
         loop {
             if let Some(&address) = waiting.next() {
                 let remembered = remembered.take().unwrap_or_default();
@@ -55,7 +55,7 @@ impl Transfer<'_> {
                 _ => ATTEMPT_DELAY,
             };
             match tokio::time::timeout(timeout, attempts.next()).await {
-                Ok(Some(Ok(won))) => return Ok(won),
+                Ok(Some(Ok(ready))) => return Ok(ready),
                 Ok(Some(Err(error))) => {
                     if committed && !safe && self.may_have_arrived(&error) {
                         return Err(error);
@@ -63,13 +63,13 @@ impl Transfer<'_> {
                     // The early request has not arrived, and the other addresses do not get it as
                     // early data.
                     committed &= safe;
-                    last = Some(error);
+                    last_error = Some(error);
                 }
                 Err(_) => continue,
                 Ok(None) => {}
             }
             if attempts.is_empty() && waiting.len() == 0 {
-                return Err(last.unwrap_or_else(|| ClientError::Resolve {
+                return Err(last_error.unwrap_or_else(|| ClientError::Resolve {
                     host: request.target.host().to_owned(),
                     reason: "no address left to try".to_owned(),
                 }));
@@ -114,18 +114,18 @@ impl Transfer<'_> {
     /// Exchanges request and response over QUIC, and ends the connection.
     pub(super) async fn over_quic(
         &mut self,
-        won: QuicReady,
+        ready: QuicReady,
         request: &Request,
     ) -> Result<Outcome, ClientError> {
-        let QuicReady { link, handshake } = won;
+        let QuicReady { link, handshake } = ready;
         self.record_link(&link, request);
         self.report.marks.sent = handshake.sent;
         let was_early = handshake.early_exchange.is_some();
         let mut http3 = None;
         let result = match self.request_head(&link, handshake, request).await {
-            Ok((head, open, receiving)) => {
+            Ok((head, open, response)) => {
                 let open = http3.insert(open);
-                self.response(head, open, receiving, request, was_early).await
+                self.deliver_or_retry(head, open, response, request, was_early).await
             }
             Err(error) => Err(error),
         };
@@ -152,16 +152,16 @@ impl Transfer<'_> {
         request: &Request,
     ) -> Result<(Head, Http3, PendingResponse), ClientError> {
         self.note_request(request, http::Version::HTTP_3)?;
-        let (mut http3, mut receiving) = match handshake.early_exchange {
-            Some(both) => both,
+        let (mut http3, mut response) = match handshake.early_exchange {
+            Some(exchange) => exchange,
             None => {
                 self.report.marks.sent.get_or_insert_with(Instant::now);
                 start(link, request).await?
             }
         };
-        let head = http3.head(&mut receiving).await?;
+        let head = http3.head(&mut response).await?;
         self.report.marks.first_byte = Some(Instant::now());
-        Ok((head, http3, receiving))
+        Ok((head, http3, response))
     }
 
     /// Records the facts of a connection whose handshake is complete.
@@ -195,7 +195,7 @@ impl Transfer<'_> {
         self.report.tcp = None;
     }
 
-    /// The same for the last connection, if none was established.
+    /// Records the last connection attempt, if no connection was established.
     pub(super) fn record_failed_link(&mut self) {
         let Some(handle) = self.links.get_mut().last().cloned() else { return };
         self.report.peer = Some(handle.peer());
@@ -204,21 +204,21 @@ impl Transfer<'_> {
         self.record_quic(&handle);
     }
 
-    /// Retries a 425 over QUIC on a new connection: a server that has seen the flight before
-    /// responds 425 to all requests of this one.
-    async fn response(
+    /// Passes the response to the listener. Retries a 425 to early data on a new connection: a
+    /// server that has seen the flight before responds 425 to all requests of this one.
+    async fn deliver_or_retry(
         &mut self,
         head: Head,
         http3: &mut Http3,
-        mut receiving: PendingResponse,
+        mut response: PendingResponse,
         request: &Request,
         was_early: bool,
     ) -> Result<Outcome, ClientError> {
-        if !self.retried && too_early(head.status, was_early) {
+        if !self.retried && is_retryable_425(head.status, was_early) {
             self.listener.event(&Event::ResponseHead(&head.raw));
             return Ok(Outcome::Retry("425: too early; on a new connection"));
         }
-        self.deliver(head, QuicBody(http3, &mut receiving), request).await
+        self.deliver(head, QuicBody(http3, &mut response), request).await
     }
 }
 

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 use firstflight_tls::{ConnectOptions, EarlyData, TlsError, TlsStream, Version};
 use tokio::net::TcpStream;
 
-use super::{Limit, MIN_TICKET_TIMEOUT, Outcome, TcpOutcome, Transfer};
+use super::{ConnectLimit, MIN_TICKET_TIMEOUT, Outcome, TcpOutcome, Transfer};
 use super::{TcpBody, discard};
-use crate::client::too_early;
+use crate::client::is_retryable_425;
 use crate::connect::connect_tcp;
 use crate::stream::tls_error;
 use crate::{
@@ -58,7 +58,7 @@ impl Transfer<'_> {
                 self.record_secured(&stream);
                 Ok(Stream::Tls(Box::new(stream)))
             }
-            Err(error) => self.explain(Err(error.into())),
+            Err(error) => self.map_connect_errors(Err(error.into())),
         }
     }
 
@@ -102,7 +102,7 @@ impl Transfer<'_> {
         &mut self,
         stream: Stream<TcpStream>,
         request: &Request,
-        connecting: &Limit,
+        connecting: &ConnectLimit,
         addresses: &[SocketAddr],
     ) -> Result<TcpOutcome, ClientError> {
         let http2 = match &stream {
@@ -115,7 +115,7 @@ impl Transfer<'_> {
         let result = self.exchange(&mut exchange, request, connecting, addresses).await;
         self.record_tcp();
         match &result {
-            Err(_) | Ok(TcpOutcome::Unanswered(_)) => return self.explain(result),
+            Err(_) | Ok(TcpOutcome::Unanswered(_)) => return self.map_connect_errors(result),
             Ok(TcpOutcome::Ended(_)) => self.report.marks.end = Some(Instant::now()),
         }
         let mut sessions = exchange.close(self.ticket_timeout(&stream)).await;
@@ -129,16 +129,16 @@ impl Transfer<'_> {
         &mut self,
         exchange: &mut Exchange<TcpStream>,
         request: &Request,
-        connecting: &Limit,
+        connecting: &ConnectLimit,
         addresses: &[SocketAddr],
     ) -> Result<TcpOutcome, ClientError> {
         let stream = exchange.stream();
-        let mut second = false;
+        let mut is_retry = false;
         loop {
             self.note_request(request, exchange.version())?;
             let was_complete = stream.is_complete();
-            let handshake_late = async {
-                match connecting.at.filter(|_| !was_complete) {
+            let handshake_timeout = async {
+                match connecting.deadline.filter(|_| !was_complete) {
                     Some(deadline) => tokio::time::sleep_until(deadline).await,
                     None => std::future::pending().await,
                 }
@@ -156,13 +156,13 @@ impl Transfer<'_> {
                 biased;
                 response = exchange.send(request) => response,
                 second = unanswered => return Ok(TcpOutcome::Unanswered(second)),
-                () = handshake_late => return Err(connecting.late()),
+                () = handshake_timeout => return Err(connecting.timeout_error()),
             };
             let (head, mut body) = match response {
                 // The server was closing after its 425. An idempotent request is sent once more
                 // (RFC 9110 section 9.2.2).
                 Err(_)
-                    if second && !stream.response_started() && request.method.is_idempotent() =>
+                    if is_retry && !stream.response_started() && request.method.is_idempotent() =>
                 {
                     let why = "the connection of the 425 was closed";
                     return Ok(TcpOutcome::Ended(Outcome::Retry(why)));
@@ -179,11 +179,11 @@ impl Transfer<'_> {
             // This also applies to refused early data: a server that cannot record the flight
             // responds 425 to all requests of the connection.
             let was_early = early_data != EarlyData::NotOffered;
-            if !self.retried && too_early(head.status, was_early) {
+            if !self.retried && is_retryable_425(head.status, was_early) {
                 self.listener.event(&Event::ResponseHead(&head.raw));
-                let whole = discard(TcpBody(exchange, &mut body)).await;
+                let drained = discard(TcpBody(exchange, &mut body)).await;
                 let was_refused = early_data == EarlyData::Refused;
-                if !whole || was_refused || !exchange.is_reusable().await {
+                if !drained || was_refused || !exchange.is_reusable().await {
                     let why = "425: too early; on a new connection";
                     return Ok(TcpOutcome::Ended(Outcome::Retry(why)));
                 }
@@ -191,7 +191,7 @@ impl Transfer<'_> {
                 self.retried = true;
                 let why = "425: too early; on the same connection after the handshake";
                 self.listener.event(&Event::Retrying(why));
-                second = true;
+                is_retry = true;
                 continue;
             }
             let delivered = self.deliver(head, TcpBody(exchange, &mut body), request).await;
@@ -215,7 +215,10 @@ impl Transfer<'_> {
 
     /// With TCP Fast Open, the first write reports a refused connection; this is still a connection
     /// error.
-    pub(super) fn explain<T>(&self, result: Result<T, ClientError>) -> Result<T, ClientError> {
+    pub(super) fn map_connect_errors<T>(
+        &self,
+        result: Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
         use std::io::ErrorKind as Kind;
         result.map_err(|error| match (error, self.report.peer) {
             (ClientError::Tls(TlsError::Io(source)), Some(address)) => match source.kind() {

@@ -15,7 +15,7 @@ use crate::{ClientError, Event, Request, Stream};
 /// Which transport could send first.
 pub(super) enum Winner {
     Quic(Box<QuicReady>),
-    /// The reason for which TCP was tried.
+    /// With the reason why TCP was tried.
     Tcp(Box<TcpReady>, String),
 }
 
@@ -41,25 +41,25 @@ impl Transfer<'_> {
     ) -> Result<Winner, ClientError> {
         let mut quic = pin!(self.dial_quic(request, early, false, addresses));
         let mut tcp = pin!(self.connect_tcp_tls(request, early, addresses));
-        let quic_won = |won| Winner::Quic(Box::new(won));
+        let quic_won = |quic_ready| Winner::Quic(Box::new(quic_ready));
         let tcp_won = |tcp_ready, why: String| Winner::Tcp(Box::new(tcp_ready), why);
         match tokio::time::timeout(HEAD_START, quic.as_mut()).await {
-            Ok(Ok(won)) => return Ok(quic_won(won)),
-            Ok(Err(failed)) => return Ok(tcp_won(tcp.await?, failed.to_string())),
+            Ok(Ok(quic_ready)) => return Ok(quic_won(quic_ready)),
+            Ok(Err(error)) => return Ok(tcp_won(tcp.await?, error.to_string())),
             Err(_) => {}
         }
         tokio::select! {
             biased;
-            won = quic.as_mut() => match won {
-                Ok(won) => Ok(quic_won(won)),
-                Err(failed) => Ok(tcp_won(tcp.await?, failed.to_string())),
+            quic_ready = quic.as_mut() => match quic_ready {
+                Ok(quic_ready) => Ok(quic_won(quic_ready)),
+                Err(error) => Ok(tcp_won(tcp.await?, error.to_string())),
             },
             tcp_ready = tcp.as_mut() => match tcp_ready {
                 Ok(tcp_ready) => {
-                    let start = HEAD_START.as_millis();
-                    Ok(tcp_won(tcp_ready, format!("no connection over QUIC within {start} ms")))
+                    let limit = HEAD_START.as_millis();
+                    Ok(tcp_won(tcp_ready, format!("no connection over QUIC within {limit} ms")))
                 }
-                Err(failed) => quic.await.map(quic_won).map_err(|_| failed),
+                Err(error) => quic.await.map(quic_won).map_err(|_| error),
             },
         }
     }
@@ -78,7 +78,7 @@ impl Transfer<'_> {
     }
 
     /// Continues with the TCP connection that won. If the request was sent as early data over QUIC,
-    /// it is sent a second time; only requests with a safe method are.
+    /// it is sent a second time; only requests with a safe method can be.
     pub(super) fn take_over(
         &mut self,
         tcp_ready: Box<TcpReady>,

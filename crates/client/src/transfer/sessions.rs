@@ -27,7 +27,7 @@ impl Transfer<'_> {
         self.links.get_mut().clear();
         let (Some(jar), Scheme::Https) = (&config.jar, target.scheme()) else { return Ok(()) };
         let (tcp, quic) = (config.http.alpn(), [ALPN.to_vec()]);
-        let wanted = JarQuery {
+        let query = JarQuery {
             origin: &origin(target),
             trust: &self.client.trust,
             tcp: (transports != Transports::Quic).then_some(tcp.as_slice()),
@@ -36,7 +36,7 @@ impl Transfer<'_> {
             early_data,
         };
         let mut warnings = Vec::new();
-        let found = jar.take(&wanted, &mut warnings)?;
+        let found = jar.take(&query, &mut warnings)?;
         self.jar_tickets = JarTickets {
             tcp: found.tcp,
             tcp_sent: Cell::new(false),
@@ -50,16 +50,16 @@ impl Transfer<'_> {
     /// Stores new sessions and tokens in the jar, and returns unused ones.
     pub(crate) fn store_sessions(&mut self) -> Result<(), ClientError> {
         let (mut tickets, mut tokens) = self.collect_new();
-        let (kept, kept_tokens) = (tickets.len(), tokens.len());
-        self.report.sessions += kept;
-        self.report.tokens += kept_tokens;
+        let (new_sessions, new_tokens) = (tickets.len(), tokens.len());
+        self.report.sessions += new_sessions;
+        self.report.tokens += new_tokens;
         let JarTickets { tcp, tcp_sent, quic, token } = std::mem::take(&mut self.jar_tickets);
         let links = std::mem::take(self.links.get_mut());
         self.stream = None;
         let Some(jar) = &self.client.config.jar else { return Ok(()) };
         // A TLS 1.2 session may be used again (RFC 5246 section F.1.4); a TLS 1.3 session only if
         // it was never sent.
-        let reusable = |ticket: &Ticket| kept == 0 && !ticket.session.single_use();
+        let reusable = |ticket: &Ticket| new_sessions == 0 && !ticket.session.single_use();
         tickets.extend(tcp.filter(|ticket| !tcp_sent.get() || reusable(ticket)));
         if links.is_empty() {
             tickets.extend(quic);
@@ -68,11 +68,11 @@ impl Transfer<'_> {
         let mut warnings = Vec::new();
         jar.put(&tickets, &tokens, &mut warnings)?;
         self.warn(&warnings);
-        if kept > 0 {
-            self.listener.event(&Event::SessionsStored(kept));
+        if new_sessions > 0 {
+            self.listener.event(&Event::SessionsStored(new_sessions));
         }
-        if kept_tokens > 0 {
-            self.listener.event(&Event::TokensStored(kept_tokens));
+        if new_tokens > 0 {
+            self.listener.event(&Event::TokensStored(new_tokens));
         }
         Ok(())
     }
@@ -99,11 +99,12 @@ impl Transfer<'_> {
         }
         let mut tokens = Vec::new();
         for link in self.links.get_mut().iter() {
-            tickets.extend(link.take_resumptions().into_iter().map(|one| {
-                ticket(one.session, Some(ALPN.to_vec()), Some(one.transport_parameters))
+            tickets.extend(link.take_resumptions().into_iter().map(|resumption| {
+                let parameters = Some(resumption.transport_parameters);
+                ticket(resumption.session, Some(ALPN.to_vec()), parameters)
             }));
-            let came = link.take_tokens().into_iter();
-            tokens.extend(came.map(|token| Token::new(origin.clone(), trust.clone(), token)));
+            let received = link.take_tokens().into_iter();
+            tokens.extend(received.map(|token| Token::new(origin.clone(), trust.clone(), token)));
         }
         (tickets, tokens)
     }

@@ -1,4 +1,4 @@
-//! The session jar on disk: what it refuses, what it keeps, and several users at a time.
+//! The session jar on disk: errors, persistence and concurrent use.
 
 use std::collections::HashSet;
 use std::fs;
@@ -15,8 +15,8 @@ use proptest::prelude::*;
 use crate::support::{ClientDir, Server, ServerBehaviour};
 
 #[test]
-fn a_jar_is_closed_to_others_and_names_nobody() {
-    let dir = filled(4);
+fn a_jar_is_private_and_reveals_no_host_names() {
+    let dir = dir_with_tickets(4);
     let bytes = fs::read(dir.path("jar")).unwrap();
     let text = String::from_utf8_lossy(&bytes);
     assert!(text.starts_with("firstflight session jar 1, key file\n"), "{text}");
@@ -27,8 +27,8 @@ fn a_jar_is_closed_to_others_and_names_nobody() {
 }
 
 #[test]
-fn rfc8446_c_4_each_ticket_comes_out_once() {
-    let dir = filled(6);
+fn rfc8446_c_4_each_ticket_is_handed_out_once() {
+    let dir = dir_with_tickets(6);
     let mut seen = HashSet::new();
     while let Some(ticket) = take(&dir.jar()) {
         assert!(seen.insert(ticket), "handed out twice");
@@ -37,7 +37,7 @@ fn rfc8446_c_4_each_ticket_comes_out_once() {
 }
 
 #[test]
-fn address_tokens_and_sessions_for_quic_come_back_as_they_were() {
+fn address_tokens_and_quic_sessions_round_trip() {
     let dir = ClientDir::new();
     let trust = TrustId::of(&Trust::Anyone).unwrap();
     let parameters = bytes::Bytes::from_static(&[1, 2, 0x40, 3]);
@@ -47,7 +47,7 @@ fn address_tokens_and_sessions_for_quic_come_back_as_they_were() {
         ticket.transport_parameters = Some(parameters.clone());
     }
     let token = |text: &'static str| Token::new(origin(), trust.clone(), text.into());
-    // A token is kept also where there is no session.
+    // A token is kept even without a session.
     dir.jar().put(&[], &[token("first")], &mut Vec::new()).unwrap();
     dir.jar().put(&quic[..1], &[token("second")], &mut Vec::new()).unwrap();
     assert_eq!((dir.jar().count().unwrap(), dir.jar().count_tokens().unwrap()), (1, 2));
@@ -65,12 +65,12 @@ fn address_tokens_and_sessions_for_quic_come_back_as_they_were() {
 }
 
 #[test]
-fn a_jar_of_another_key_is_refused_and_kept() {
-    let dir = filled(3);
+fn a_jar_encrypted_under_another_key_is_refused_and_kept() {
+    let dir = dir_with_tickets(3);
     let before = fs::read(dir.path("jar")).unwrap();
     let error = open(&dir, JarKey::File(dir.path("other"))).unwrap_err();
     assert!(matches!(error, JarError::OtherKey(_)), "{error}");
-    assert!(!dir.path("other").exists(), "no key is made that opens nothing");
+    assert!(!dir.path("other").exists(), "no useless key is created");
     Jar::open(&dir.path("other-jar"), JarKey::File(dir.path("other"))).unwrap();
     let error = open(&dir, JarKey::File(dir.path("other"))).unwrap_err();
     assert!(matches!(error, JarError::OtherKey(_)), "{error}");
@@ -82,7 +82,7 @@ fn a_jar_of_another_key_is_refused_and_kept() {
 }
 
 #[test]
-fn a_passphrase_opens_what_it_closed() {
+fn only_its_own_passphrase_opens_a_jar() {
     let dir = ClientDir::new();
     let with = |phrase: &str| open(&dir, JarKey::Passphrase(phrase.into()));
     with("secret").unwrap().put(&tickets(1), &[], &mut Vec::new()).unwrap();
@@ -95,20 +95,20 @@ fn a_passphrase_opens_what_it_closed() {
 }
 
 #[test]
-fn a_jar_removed_and_made_again_has_another_salt() {
+fn open_jars_read_a_recreated_jar_with_another_salt() {
     let dir = ClientDir::new();
     let open = || open(&dir, JarKey::Passphrase("secret".into())).unwrap();
-    let (one, two) = (open(), open());
-    one.put(&tickets(1), &[], &mut Vec::new()).unwrap();
-    assert_eq!(two.count().unwrap(), 1);
+    let (first, second) = (open(), open());
+    first.put(&tickets(1), &[], &mut Vec::new()).unwrap();
+    assert_eq!(second.count().unwrap(), 1);
     fs::remove_file(dir.path("jar")).unwrap();
     open().put(&tickets(2), &[], &mut Vec::new()).unwrap();
-    assert_eq!((one.count().unwrap(), two.count().unwrap()), (2, 2));
+    assert_eq!((first.count().unwrap(), second.count().unwrap()), (2, 2));
 }
 
-/// Earlier versions sealed by age: what to do is said at once for jar and key, and both are kept.
+/// Earlier versions used age. The error says how to remove jar and key, and both are kept.
 #[test]
-fn what_earlier_versions_left_is_refused_and_kept() {
+fn age_files_of_earlier_versions_are_refused_and_kept() {
     let dir = ClientDir::new();
     let jar = b"age-encryption.org/v1\n-> X25519 CJM36AHmTbdHSuOQL+NESqyVQE75f2e610iRdLPEN20\n";
     let key = "# firstflight: opens the session jar; keep it to yourself\nAGE-SECRET-KEY-1QQPQ\n";
@@ -136,7 +136,7 @@ fn what_earlier_versions_left_is_refused_and_kept() {
 
 #[test]
 fn a_key_that_others_can_read_is_refused() {
-    let dir = filled(1);
+    let dir = dir_with_tickets(1);
     fs::set_permissions(dir.path("key"), fs::Permissions::from_mode(0o644)).unwrap();
     let error = open(&dir, JarKey::File(dir.path("key"))).unwrap_err().to_string();
     assert!(error.contains("chmod 600"), "{error}");
@@ -147,7 +147,7 @@ fn a_key_that_others_can_read_is_refused() {
 }
 
 #[test]
-fn a_place_that_cannot_be_written_is_named_before_anything_is_sent() {
+fn an_unwritable_path_is_reported_on_open() {
     let dir = ClientDir::new();
     fs::write(dir.path("file"), "").unwrap();
     for place in ["none/jar", "file/jar"] {
@@ -157,8 +157,8 @@ fn a_place_that_cannot_be_written_is_named_before_anything_is_sent() {
 }
 
 #[test]
-fn threads_share_a_jar_without_loss_or_doubles() {
-    let dir = filled(12);
+fn threads_share_a_jar_without_loss_or_duplicates() {
+    let dir = dir_with_tickets(12);
     let taken: Vec<Vec<u8>> = std::thread::scope(|scope| {
         let threads: Vec<_> =
             (0..6).map(|_| scope.spawn(|| [take(&dir.jar()), take(&dir.jar())])).collect();
@@ -169,9 +169,9 @@ fn threads_share_a_jar_without_loss_or_doubles() {
     assert_eq!(dir.jar().count().unwrap(), 0);
 }
 
-/// Runs itself as other processes: each takes three tickets and puts one of its own in.
+/// Runs this test again in child processes, each of which takes three tickets and stores one.
 #[test]
-fn processes_share_a_jar_without_loss_or_doubles() {
+fn processes_share_a_jar_without_loss_or_duplicates() {
     const CHILD: &str = "FIRSTFLIGHT_TEST_JAR";
     if let Some(folder) = std::env::var_os(CHILD) {
         let folder = std::path::PathBuf::from(folder);
@@ -184,13 +184,13 @@ fn processes_share_a_jar_without_loss_or_doubles() {
         jar.put(&own, &[], &mut Vec::new()).unwrap();
         return;
     }
-    let dir = filled(15);
+    let dir = dir_with_tickets(15);
     let children: Vec<_> = (0..4)
         .map(|_| {
             Command::new(std::env::current_exe().unwrap())
                 .args([
                     "--exact",
-                    "jar::processes_share_a_jar_without_loss_or_doubles",
+                    "jar::processes_share_a_jar_without_loss_or_duplicates",
                     "--nocapture",
                 ])
                 .env(CHILD, dir.path("jar").parent().unwrap())
@@ -213,7 +213,7 @@ fn processes_share_a_jar_without_loss_or_doubles() {
 
 /// Two processes may both find that there is no key yet.
 #[test]
-fn one_key_is_made_when_many_begin_at_once() {
+fn concurrent_first_uses_create_one_key() {
     let dir = ClientDir::new();
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -238,7 +238,7 @@ proptest! {
 
     #[test]
     fn a_jar_cut_short_or_changed_is_refused_and_kept(at in any::<prop::sample::Index>(), cut in any::<bool>()) {
-        let dir = filled(2);
+        let dir = dir_with_tickets(2);
         let mut bytes = fs::read(dir.path("jar")).unwrap();
         let at = at.index(bytes.len());
         if cut { bytes.truncate(at) } else { bytes[at] ^= 0x10 }
@@ -252,7 +252,7 @@ fn open(dir: &ClientDir, key: JarKey) -> Result<Jar, JarError> {
     Jar::open(&dir.path("jar"), key)
 }
 
-fn filled(count: usize) -> ClientDir {
+fn dir_with_tickets(count: usize) -> ClientDir {
     let dir = ClientDir::new();
     dir.jar().put(&tickets(count), &[], &mut Vec::new()).unwrap();
     dir
@@ -263,7 +263,7 @@ fn take(jar: &Jar) -> Option<Vec<u8>> {
 }
 
 fn take_all(jar: &Jar) -> JarMatch {
-    let wanted = JarQuery {
+    let query = JarQuery {
         origin: &origin(),
         trust: &TrustId::of(&Trust::Anyone).unwrap(),
         tcp: Some(&[b"http/1.1".to_vec()]),
@@ -271,14 +271,14 @@ fn take_all(jar: &Jar) -> JarMatch {
         versions: (Version::Tls12, Version::Tls13),
         early_data: true,
     };
-    jar.take(&wanted, &mut Vec::new()).unwrap()
+    jar.take(&query, &mut Vec::new()).unwrap()
 }
 
 fn origin() -> Origin {
     Origin { scheme: "https".into(), host: "jar.test".into(), port: 443 }
 }
 
-/// Different sessions from real handshakes, made once.
+/// Distinct sessions from real handshakes, which are made once.
 fn tickets(count: usize) -> Vec<Ticket> {
     static SESSIONS: OnceLock<Vec<Session>> = OnceLock::new();
     let sessions = SESSIONS.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! The client against servers that do as each test says, over TCP and QUIC.
+//! The client against servers with the behaviour that each test sets, over TCP and QUIC.
 
 mod flights;
 mod jar;

@@ -1,4 +1,4 @@
-//! ClientHello and request leave by one write, before anything is read.
+//! ClientHello and request leave in one write, before anything is read.
 
 use std::io;
 use std::pin::Pin;
@@ -13,14 +13,14 @@ use tokio::net::TcpStream;
 
 use crate::support::{Server, ServerBehaviour};
 
-/// Counts the writes before the first byte that is read, and how long each was.
-struct Counting {
+/// Records the length of each write before the first byte is read.
+struct WriteRecorder {
     socket: TcpStream,
     writes: Arc<Mutex<Vec<usize>>>,
     read: bool,
 }
 
-impl AsyncRead for Counting {
+impl AsyncRead for WriteRecorder {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -32,7 +32,7 @@ impl AsyncRead for Counting {
     }
 }
 
-impl AsyncWrite for Counting {
+impl AsyncWrite for WriteRecorder {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -55,26 +55,26 @@ impl AsyncWrite for Counting {
 }
 
 #[tokio::test]
-async fn a_get_by_http1() {
-    first_flight("http/1.1", b"").await;
+async fn a_get_over_http1_leaves_in_one_write() {
+    assert_one_write("http/1.1", b"").await;
 }
 
 #[tokio::test]
-async fn a_get_by_http2() {
-    first_flight("h2", b"").await;
+async fn a_get_over_http2_leaves_in_one_write() {
+    assert_one_write("h2", b"").await;
 }
 
 #[tokio::test]
-async fn a_post_by_http1() {
-    first_flight("http/1.1", b"body").await;
+async fn a_post_over_http1_leaves_in_one_write() {
+    assert_one_write("http/1.1", b"body").await;
 }
 
 #[tokio::test]
-async fn a_post_by_http2() {
-    first_flight("h2", b"body").await;
+async fn a_post_over_http2_leaves_in_one_write() {
+    assert_one_write("h2", b"body").await;
 }
 
-async fn first_flight(alpn: &'static str, body: &'static [u8]) {
+async fn assert_one_write(alpn: &'static str, body: &'static [u8]) {
     let server = Server::start(ServerBehaviour { alpn, ..ServerBehaviour::default() }).await;
     let mut config = ConnectorConfig::new(Trust::Anyone);
     config.alpn = vec![alpn.as_bytes().to_vec()];
@@ -91,9 +91,9 @@ async fn first_flight(alpn: &'static str, body: &'static [u8]) {
 
     let socket = TcpStream::connect(server.address).await.unwrap();
     let writes = Arc::new(Mutex::new(Vec::new()));
-    let counting = Counting { socket, writes: writes.clone(), read: false };
+    let recorder = WriteRecorder { socket, writes: writes.clone(), read: false };
     let offer = ConnectOptions { session: sessions.pop(), early_data: true, ..offer };
-    let tls = TlsStream::connect(&connector, counting, &offer).await.unwrap();
+    let tls = TlsStream::connect(&connector, recorder, &offer).await.unwrap();
     assert!(tls.in_early_data());
     assert!(writes.lock().unwrap().is_empty(), "nothing leaves before the request");
     let stream = SharedStream::new(Stream::Tls(Box::new(tls)));
@@ -109,5 +109,5 @@ async fn first_flight(alpn: &'static str, body: &'static [u8]) {
     let writes = writes.lock().unwrap().clone();
     assert_eq!(writes.len(), 1, "one write before the first response: {writes:?}");
     assert!(writes[0] > stream.early_bytes() + 200, "with the ClientHello: {writes:?}");
-    assert!(server.seen().last().unwrap().early);
+    assert!(server.take_requests().last().unwrap().early);
 }

@@ -1,4 +1,5 @@
-//! QUIC and TCP side by side (`--http3`): who wins, and that a request is run once.
+//! QUIC and TCP side by side (`--http3`): which one wins, and that each request
+//! is executed once.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -9,7 +10,7 @@ use http::{Method, Version};
 use crate::support::quic::{QuicServer, QuicServerBehaviour, Relay, url};
 use crate::support::{ClientDir, Server, ServerBehaviour, send};
 
-/// A server that is reached over both on one port, over QUIC through a relay.
+/// A server that listens on one port for TCP and QUIC; QUIC goes through a relay.
 struct TcpAndQuicServer {
     dir: ClientDir,
     tcp: Server,
@@ -23,7 +24,7 @@ impl TcpAndQuicServer {
         loop {
             let tcp =
                 Server::start(ServerBehaviour { alpn: "h2", ..ServerBehaviour::default() }).await;
-            // Somebody else's UDP port may have the number.
+            // The UDP port of the same number may be in use.
             if let Some(relay) = Relay::start_on(tcp.address, quic.address).await {
                 return Self { dir: ClientDir::new(), tcp, quic, relay };
             }
@@ -53,12 +54,12 @@ impl TcpAndQuicServer {
         report
     }
 
-    /// Requests that arrived over TCP, and over QUIC.
-    fn arrived(&self) -> (usize, usize) {
-        (self.tcp.seen().len(), self.quic.seen().len())
+    /// Numbers of requests over TCP and QUIC since the last call.
+    fn take_counts(&self) -> (usize, usize) {
+        (self.tcp.take_requests().len(), self.quic.take_requests().len())
     }
 
-    fn block(&self) {
+    fn block_quic(&self) {
         self.relay.open.store(false, Ordering::Relaxed);
     }
 }
@@ -68,22 +69,22 @@ fn version(report: &Report) -> Version {
 }
 
 #[tokio::test]
-async fn quic_wins_where_it_is_there() {
+async fn quic_wins_if_it_responds() {
     let both = TcpAndQuicServer::start().await;
     for early in ["none", "accepted"] {
         let report = both.get().await;
         assert_eq!((version(&report), report.early_data()), (Version::HTTP_3, early));
-        assert_eq!((both.arrived(), report.retries), ((0, 1), 0));
+        assert_eq!((both.take_counts(), report.retries), ((0, 1), 0));
     }
 }
 
 #[tokio::test]
-async fn tcp_wins_where_quic_is_silent_or_refused() {
+async fn tcp_wins_if_quic_is_silent_or_refused() {
     let both = TcpAndQuicServer::start().await;
-    both.block();
+    both.block_quic();
     let report = both.get().await;
-    assert_eq!((version(&report), both.arrived()), (Version::HTTP_2, (1, 0)));
-    assert!(report.timings().connect >= 0.2, "QUIC has a start: {:?}", report.timings());
+    assert_eq!((version(&report), both.take_counts()), (Version::HTTP_2, (1, 0)));
+    assert!(report.timings().connect >= 0.2, "QUIC has a head start: {:?}", report.timings());
     assert_eq!((report.num_connects, report.retries), (1, 0));
 
     let tcp = Server::start(ServerBehaviour::default()).await;
@@ -92,10 +93,10 @@ async fn tcp_wins_where_quic_is_silent_or_refused() {
     assert_eq!((version(&report), body.as_str()), (Version::HTTP_11, "hello"), "{report:?}");
 }
 
-/// A client that waits for 200 ms where the kernel has said that nobody listens is not wrong, but
-/// slow; this is told from the order of events, not by the clock.
+/// If the kernel reports that nothing listens, the client does not wait for 200 ms. The reason for
+/// TCP shows this, without a clock.
 #[tokio::test]
-async fn a_refusal_ends_the_start_of_quic() {
+async fn a_refusal_ends_the_head_start_of_quic() {
     #[derive(Default)]
     struct FallbackReason(Option<String>);
     impl firstflight_client::Listener for FallbackReason {
@@ -117,62 +118,62 @@ async fn a_refusal_ends_the_start_of_quic() {
     assert!(why.contains("refused"), "{why}");
 }
 
-/// Each keeps its own sessions, and TCP uses early data of its own once it has won.
+/// Each transport has its own sessions, so TCP can send early data after it has won once.
 #[tokio::test]
 async fn tcp_is_early_after_it_has_won() {
     let both = TcpAndQuicServer::start().await;
-    both.block();
+    both.block_quic();
     for early in ["none", "accepted"] {
         let report = both.get().await;
         assert_eq!((version(&report), report.early_data()), (Version::HTTP_2, early));
     }
-    assert_eq!(both.arrived(), (2, 0));
+    assert_eq!(both.take_counts(), (2, 0));
 }
 
 #[tokio::test]
-async fn a_safe_request_that_was_early_over_quic_is_sent_again_where_tcp_wins() {
+async fn a_safe_request_that_was_early_over_quic_is_sent_again_if_tcp_wins() {
     let both = TcpAndQuicServer::start().await;
     both.get().await;
-    both.arrived();
-    both.block();
+    both.take_counts();
+    both.block_quic();
     both.relay.datagrams();
     let report = both.get().await;
-    assert_eq!((version(&report), both.arrived()), (Version::HTTP_2, (1, 0)));
+    assert_eq!((version(&report), both.take_counts()), (Version::HTTP_2, (1, 0)));
     assert_eq!((report.retries, report.num_connects), (1, 1), "{report:?}");
     assert!(!both.relay.datagrams().is_empty());
 }
 
 #[tokio::test]
-async fn rfc9110_9_2_1_another_request_is_sent_by_the_winner_alone() {
+async fn rfc9110_9_2_1_an_unsafe_request_is_sent_by_the_winner_only() {
     let both = TcpAndQuicServer::start().await;
     both.get().await;
-    both.arrived();
+    both.take_counts();
     both.relay.datagrams();
-    // Where QUIC wins it was not early, and where TCP wins nothing of it was sent over QUIC.
+    // If QUIC wins, the request was not early; if TCP wins, none of it was sent over QUIC.
     let report = both.post_any().await;
     assert_eq!((version(&report), report.early_data()), (Version::HTTP_3, "none"));
     assert_eq!(report.early_data_reason(), Some("two_transports"));
     assert!(report.facts.as_ref().unwrap().resumed);
-    assert_eq!(both.arrived(), (0, 1));
-    both.block();
+    assert_eq!(both.take_counts(), (0, 1));
+    both.block_quic();
     let report = both.post_any().await;
     assert_eq!((version(&report), report.retries), (Version::HTTP_2, 0));
-    assert_eq!(both.arrived(), (1, 0));
+    assert_eq!(both.take_counts(), (1, 0));
     let early = |datagram: &Vec<u8>| datagram[0] & 0xb0 == 0x90;
     assert!(!both.relay.datagrams().iter().any(early), "a 0-RTT packet left");
 }
 
 #[tokio::test]
-async fn http3_alone_has_curls_code_where_udp_is_blocked_and_tcp_serves() {
+async fn http3_only_has_curls_exit_code_if_udp_is_blocked() {
     let both = TcpAndQuicServer::start().await;
-    both.block();
+    both.block_quic();
     let only = both.dir.quic(|config| {
         config.connect_timeout = Some(std::time::Duration::from_millis(400));
     });
     let target = url(both.tcp.address.port(), "/path");
     let (report, _) = send(&only, Request::get(target)).await;
-    assert_eq!((report.exit_code(), both.arrived()), (28, (0, 0)), "{:?}", report.error);
-    // Refused, it is known at once.
+    assert_eq!((report.exit_code(), both.take_counts()), (28, (0, 0)), "{:?}", report.error);
+    // A refusal is reported at once.
     let refused = SocketAddr::from((
         [127, 0, 0, 1],
         Server::start(ServerBehaviour::default()).await.address.port(),
@@ -183,7 +184,7 @@ async fn http3_alone_has_curls_code_where_udp_is_blocked_and_tcp_serves() {
 }
 
 #[tokio::test]
-async fn quic_serves_where_tcp_refuses() {
+async fn quic_is_used_if_tcp_is_refused() {
     let (dir, server) = (ClientDir::new(), QuicServer::start(QuicServerBehaviour::default()).await);
     let client = dir.client(|config| config.http = HttpVersions::ThreeFirst);
     let (report, body) = send(&client, Request::get(server.url("/"))).await;
@@ -191,7 +192,7 @@ async fn quic_serves_where_tcp_refuses() {
 }
 
 #[tokio::test]
-async fn where_nobody_listens_the_code_is_that_of_tcp() {
+async fn if_nothing_listens_the_exit_code_is_that_of_tcp() {
     let dir = ClientDir::new();
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let client = dir.client(|config| config.http = HttpVersions::ThreeFirst);
@@ -199,15 +200,15 @@ async fn where_nobody_listens_the_code_is_that_of_tcp() {
     assert_eq!(report.exit_code(), 7, "{report:?}");
 }
 
-/// A session that was not used goes back: TCP's, where QUIC wins.
+/// If QUIC wins, TCP's unused session returns to the jar.
 #[tokio::test]
-async fn the_losers_ticket_stays_if_it_was_not_seen() {
+async fn the_losers_unsent_ticket_returns_to_the_jar() {
     let both = TcpAndQuicServer::start().await;
-    let slow = both.dir.client(|_| {});
-    send(&slow, Request::get(both.tcp.url("/"))).await;
-    let of_tcp = both.dir.jar().count().unwrap();
-    assert!(of_tcp > 0);
+    let tcp_client = both.dir.client(|_| {});
+    send(&tcp_client, Request::get(both.tcp.url("/"))).await;
+    let tcp_tickets = both.dir.jar().count().unwrap();
+    assert!(tcp_tickets > 0);
     let report = both.get().await;
     assert_eq!(version(&report), Version::HTTP_3);
-    assert_eq!(both.dir.jar().count().unwrap(), of_tcp + report.sessions);
+    assert_eq!(both.dir.jar().count().unwrap(), tcp_tickets + report.sessions);
 }

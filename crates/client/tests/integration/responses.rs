@@ -69,7 +69,7 @@ async fn rfc9113_8_1_only_end_stream_ends_a_body() {
 }
 
 #[tokio::test]
-async fn resets_of_http2_have_curls_code() {
+async fn http2_resets_have_curls_exit_codes() {
     let settings = frame(SETTINGS, 0, 0, &[]);
     // RFC 9113 section 7: INTERNAL_ERROR.
     let reset = frame(RST_STREAM, 0, 1, &[0, 0, 0, 2]);

@@ -1,5 +1,5 @@
 //! First flights with early data that stay unanswered, as behind a middlebox that drops them: a
-//! second connection without early data follows, for safe methods alone.
+//! second connection without early data follows, for safe methods only.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -67,14 +67,14 @@ async fn an_unanswered_flight_is_followed_by_a_connection_without_early_data() {
     let (dir, server) = (ClientDir::new(), Server::start(ServerBehaviour::default()).await);
     let relay = Relay::start(server.address).await;
     let (first, _) = send(&dir.client(|_| {}), relay.request()).await;
-    assert_eq!((first.exit_code(), relay.connections(), server.seen().len()), (0, 1, 1));
+    assert_eq!((first.exit_code(), relay.connections(), server.take_requests().len()), (0, 1, 1));
     relay.swallow_next();
     let (report, body) = send(&dir.client(|_| {}), relay.request()).await;
     assert_eq!((report.exit_code(), body.as_str()), (0, "hello"), "{report:?}");
     assert_eq!((report.early_data(), report.retries, report.num_connects), ("none", 1, 2));
     assert_eq!(relay.connections(), 2);
-    let seen = server.seen();
-    assert_eq!(seen.iter().map(|one| one.early).collect::<Vec<_>>(), [false]);
+    let seen = server.take_requests();
+    assert_eq!(seen.iter().map(|request| request.early).collect::<Vec<_>>(), [false]);
     // The second connection brought new tickets.
     let (report, _) = send(&dir.client(|_| {}), relay.request()).await;
     assert_eq!((report.early_data(), report.retries, relay.connections()), ("accepted", 0, 1));
@@ -85,7 +85,7 @@ async fn rfc9110_9_2_1_an_unsafe_request_is_not_sent_twice() {
     let (dir, server) = (ClientDir::new(), Server::start(ServerBehaviour::default()).await);
     let relay = Relay::start(server.address).await;
     let (first, _) = send(&dir.client(|_| {}), relay.request()).await;
-    assert_eq!((first.exit_code(), relay.connections(), server.seen().len()), (0, 1, 1));
+    assert_eq!((first.exit_code(), relay.connections(), server.take_requests().len()), (0, 1, 1));
     relay.swallow_next();
     let client = dir.client(|config| {
         config.early_data = EarlyPolicy::AnyMethod;
@@ -95,10 +95,10 @@ async fn rfc9110_9_2_1_an_unsafe_request_is_not_sent_twice() {
     let request = Request { method: Method::POST, body: "a=b".into(), ..relay.request() };
     let (report, _) = send(&client, request).await;
     assert_eq!((report.exit_code(), report.retries, relay.connections()), (28, 0, 1), "{report:?}");
-    assert!(server.seen().is_empty());
+    assert!(server.take_requests().is_empty());
 }
 
-/// The server's flight is a response to the ClientHello; how long the request takes is its matter.
+/// Once the server's flight has arrived, a slow response is no reason for a second connection.
 /// This server sends its flight before the response because it refuses the early data.
 #[tokio::test]
 async fn a_slow_response_behind_the_servers_flight_starts_no_second_connection() {

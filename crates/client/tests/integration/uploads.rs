@@ -62,12 +62,12 @@ async fn echo(mut stream: Box<dyn Duplex>) {
     let mut piece = read_head(&mut stream).await;
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {BODY_BYTES}\r\n\r\n");
     stream.write_all(head.as_bytes()).await.unwrap();
-    let mut left = BODY_BYTES;
+    let mut remaining = BODY_BYTES;
     loop {
         stream.write_all(&piece).await.unwrap();
         stream.flush().await.unwrap();
-        left -= piece.len();
-        if left == 0 {
+        remaining -= piece.len();
+        if remaining == 0 {
             return;
         }
         piece.clear();
@@ -110,7 +110,7 @@ async fn rfc9112_9_5_a_response_that_refuses_the_body_is_reported() {
 
 /// Without a response, the failure of the write is the error.
 #[tokio::test]
-async fn a_connection_that_ends_within_the_body_has_curls_code() {
+async fn a_connection_that_ends_within_the_body_has_curls_exit_code() {
     async fn close(mut stream: Box<dyn Duplex>) {
         read_head(&mut stream).await;
     }

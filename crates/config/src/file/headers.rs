@@ -71,7 +71,7 @@ impl<'de> Visitor<'de> for FieldsVisitor {
             }
         }
         // A TOML table is sorted by key, with capital letters first.
-        fields.sort_by(|(one, _), (other, _)| one.as_str().cmp(other.as_str()));
+        fields.sort_by(|(a, _), (b, _)| a.as_str().cmp(b.as_str()));
         Ok(Fields(fields))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Its schema is the type [`Document`]. The doc comments of that type and its sections are the
 //! reference: docs/reference/configuration.md and the JSON schema are generated from them. Settings
-//! types of other crates are used as they are; where file and settings differ in shape, this module
+//! types of other crates are used directly; where file and settings differ in shape, this module
 //! has a type for the section.
 
 mod early_data;
@@ -91,7 +91,7 @@ impl ServerConfig {
         Self::load(text, path, |_| Vec::new())
     }
 
-    /// `check_files`: checks of the files that the settings name.
+    /// Parses text. `check_files` checks the files that the settings name.
     fn load(
         text: &str,
         path: &Path,
@@ -113,7 +113,7 @@ impl ServerConfig {
     }
 }
 
-/// Parses the sections. Invalid keys have their defaults, and an error.
+/// Parses the sections. Invalid keys get their defaults, and an error.
 ///
 /// # Errors
 /// [`ConfigError::Config`] if the text is not TOML.
@@ -139,12 +139,14 @@ impl Problems<'_> {
     /// Adds errors of settings, except in sections with an earlier error, from which they may follow.
     fn add(&mut self, errors: Vec<SettingError>) {
         let section = |offset: usize| parse::section_start(self.text, offset);
-        let unsure: BTreeSet<_> = self.found.iter().map(|(offset, _)| section(*offset)).collect();
+        let with_errors: BTreeSet<_> =
+            self.found.iter().map(|(offset, _)| section(*offset)).collect();
         let new = errors.into_iter().map(|error| {
             let offset = parse::offset(self.text, &error.path);
             (offset, error.reason)
         });
-        let new: Vec<_> = new.filter(|(offset, _)| !unsure.contains(&section(*offset))).collect();
+        let new: Vec<_> =
+            new.filter(|(offset, _)| !with_errors.contains(&section(*offset))).collect();
         self.found.extend(new);
     }
 
@@ -204,7 +206,8 @@ impl Document {
             let ca = pool.ca.clone().map(|file| resolve(base, file));
             PoolConfig { ca, ..pool }
         };
-        sites.upstreams = self.upstream.into_iter().map(|(name, one)| (name, pool(one))).collect();
+        sites.upstreams =
+            self.upstream.into_iter().map(|(name, config)| (name, pool(config))).collect();
         config.content = Content::Sites(sites);
         config.acme = self.acme.map(|acme| resolve_acme(base, acme));
         config.listeners = self.listener;
@@ -223,10 +226,10 @@ impl Document {
 
     /// Converts from settings.
     fn of(config: &ServerConfig) -> Self {
-        let nothing = Sites::default();
+        let no_sites = Sites::default();
         let sites = match &config.content {
             Content::Sites(sites) => sites,
-            Content::PingPong => &nothing,
+            Content::PingPong => &no_sites,
         };
         Self {
             listener: config.listeners.clone(),

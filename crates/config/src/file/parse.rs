@@ -2,7 +2,6 @@
 //! section is deserialized by itself, so that an error in one does not hide the others.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::LazyLock;
 
 use schemars::generate::SchemaSettings;
@@ -15,7 +14,7 @@ use super::{Document, SiteSection};
 use crate::Listener;
 use crate::error::{FileProblem, PathSegment, SettingPath, nearest};
 
-/// Reads the sections. Invalid values have their defaults, and an error.
+/// Reads the sections. Invalid values get their defaults, and an error.
 pub(super) fn read_sections(table: DeTable<'_>) -> (Document, Vec<Error>) {
     let mut reading = SectionReader { table, errors: Vec::new() };
     let document = Document {
@@ -80,7 +79,7 @@ impl<'i> SectionReader<'i> {
         }
     }
 
-    /// Reads a value; after an error, without the part that the error is about.
+    /// Reads a value. After an error, removes the part that the error is about, and reads again.
     fn value<T: DeserializeOwned>(&mut self, mut value: Spanned<DeValue<'i>>) -> Option<T> {
         let mut removed = false;
         loop {
@@ -88,7 +87,7 @@ impl<'i> SectionReader<'i> {
                 Ok(value) => return Some(value),
                 Err(error) => error,
             };
-            // What is missing now may be what was removed.
+            // The missing field may be the part that was just removed.
             if removed && error.message().starts_with("missing field") {
                 return None;
             }
@@ -175,7 +174,7 @@ fn check_table(
             .flat_map(alternatives)
             .collect();
         if inner.is_empty() {
-            found.push((key.span().start, sentence(key.get_ref(), path, &known)));
+            found.push((key.span().start, unknown_key_message(key.get_ref(), path, &known)));
             continue;
         }
         let path = match path {
@@ -251,7 +250,7 @@ fn alternatives(schema: &Value) -> Vec<&Value> {
     }
 }
 
-fn sentence(key: &str, path: &str, known: &[&str]) -> String {
+fn unknown_key_message(key: &str, path: &str, known: &[&str]) -> String {
     let path = path.rsplit('.').next().filter(|name| !name.is_empty()).unwrap_or("the file");
     match nearest(key, known) {
         Some(known) => format!("{path} has no key `{key}`; did you mean `{known}`?"),
@@ -285,7 +284,7 @@ fn plain_message(reason: &str) -> String {
     if let Some(key) = reason.strip_prefix("missing field ") {
         return format!("{key} is missing but required");
     }
-    if let Some(fix) = quotes(reason) {
+    if let Some(fix) = quoting_message(reason) {
         return fix;
     }
     match reason.rsplit_once(", expected ") {
@@ -299,7 +298,7 @@ fn plain_message(reason: &str) -> String {
 }
 
 /// The message for a value that has quotes and should not, or the reverse.
-fn quotes(reason: &str) -> Option<String> {
+fn quoting_message(reason: &str) -> Option<String> {
     let (value, expected) = reason.strip_prefix("invalid type: ")?.rsplit_once(", expected ")?;
     let (kind, value) = value.split_once(' ')?;
     match (kind, expected) {
@@ -347,8 +346,8 @@ pub(super) fn offset(text: &str, path: &SettingPath) -> usize {
     let (table, _) = DeTable::parse_recoverable(text);
     let mut found = 0;
     let mut value = Node::Table(table.get_ref());
-    for step in path.segments() {
-        let next = match (value, step) {
+    for segment in path.segments() {
+        let next = match (value, segment) {
             (Node::Table(table), PathSegment::Key(key)) => table.get_key_value(key.as_ref()),
             (Node::Other(inner), PathSegment::Key(key)) => {
                 inner.as_table().and_then(|table| table.get_key_value(key.as_ref()))
@@ -366,7 +365,7 @@ pub(super) fn offset(text: &str, path: &SettingPath) -> usize {
             (Node::Table(_), PathSegment::Index(_)) => None,
         };
         let Some((key, inner)) = next else { break };
-        found = start(key.span(), inner);
+        found = key.span().start;
         value = Node::Other(inner.get_ref());
     }
     found
@@ -376,9 +375,4 @@ pub(super) fn offset(text: &str, path: &SettingPath) -> usize {
 enum Node<'a, 'i> {
     Table(&'a DeTable<'i>),
     Other(&'a DeValue<'i>),
-}
-
-/// A key's own place.
-fn start(key: Range<usize>, _value: &Spanned<DeValue<'_>>) -> usize {
-    key.start
 }

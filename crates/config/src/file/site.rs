@@ -62,8 +62,8 @@ pub(crate) struct CertificateFiles {
 }
 
 impl SiteSection {
-    /// The site, with all errors. An invalid route is there too, so that later errors have the
-    /// index of their section.
+    /// Converts to a site, with all errors. An invalid route is replaced, so that later errors have
+    /// the index of their section.
     pub(super) fn site(self, base: &Path) -> (Site, Vec<SettingError>) {
         let mut errors = Vec::new();
         let files = tls::certificate(self.certificate, self.key, base).unwrap_or_else(|error| {
@@ -79,7 +79,8 @@ impl SiteSection {
             errors.push(SettingError::new("other_certificates", reason));
         }
         let others = self.other_certificates.into_iter();
-        let others = others.map(|one| (resolve(base, one.certificate), resolve(base, one.key)));
+        let others =
+            others.map(|files| (resolve(base, files.certificate), resolve(base, files.key)));
         let mut routes = Vec::new();
         for (at, section) in self.route.into_iter().enumerate() {
             let path = section.path.clone();
@@ -270,27 +271,28 @@ impl RouteSection {
             ("status", self.status.is_some() && self.redirect.is_none()),
         ];
         let mut set = actions.into_iter().filter(|(_, set)| *set).map(|(key, _)| key);
-        if let (Some(one), Some(other)) = (set.next(), set.next()) {
-            let reason = format!("a route has only one of {one} and {other}; remove one");
-            return Err(SettingError::new(other, reason));
+        if let (Some(first), Some(second)) = (set.next(), set.next()) {
+            let reason = format!("a route has only one of {first} and {second}; remove one");
+            return Err(SettingError::new(second, reason));
         }
-        let of_files = [
+        let root_keys = [
             ("precompressed", !self.precompressed.is_empty()),
             ("follow_symlinks", self.follow_symlinks),
         ];
-        if let (None, Some((key, _))) = (&self.root, of_files.iter().find(|(_, set)| *set)) {
+        if let (None, Some((key, _))) = (&self.root, root_keys.iter().find(|(_, set)| *set)) {
             return Err(SettingError::new(*key, format!("{key} is only allowed with root")));
         }
-        let of_upstream = [
+        let upstream_keys = [
             ("flight_header", self.flight_header.is_some()),
             ("rewrite", self.rewrite.is_some()),
             ("early_hints", self.early_hints),
         ];
-        if let (None, Some((key, _))) = (&self.upstream, of_upstream.iter().find(|(_, set)| *set)) {
+        if let (None, Some((key, _))) = (&self.upstream, upstream_keys.iter().find(|(_, set)| *set))
+        {
             return Err(SettingError::new(*key, format!("{key} is only allowed with upstream")));
         }
-        let end = self.redirect.as_deref().map(|to| to.contains(['?', '#']));
-        let problem = match (self.keep_path, end) {
+        let has_query = self.redirect.as_deref().map(|to| to.contains(['?', '#']));
+        let problem = match (self.keep_path, has_query) {
             (true, None) => "keep_path is only allowed with redirect",
             (true, Some(true)) => {
                 "keep_path appends the request's path and query, so redirect has no query and no \
@@ -396,7 +398,7 @@ fn redirect(to: &str, status: Option<u16>) -> Result<Redirect, SettingError> {
     }
 }
 
-/// Fields by which upstreams know the user.
+/// Fields by which upstreams identify the user.
 const CREDENTIALS: [HeaderName; 2] = [header::AUTHORIZATION, header::COOKIE];
 
 /// The redirects of RFC 9110 section 15.4 with a `Location` to follow.

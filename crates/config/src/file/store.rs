@@ -107,8 +107,8 @@ impl StoreSection {
     ) -> Result<StoreConfig, Vec<SettingError>> {
         let (addresses, tls) = self.addresses().map_err(|error| vec![error])?;
         let mut errors = Vec::new();
-        let tls = noted(self.tls(tls, base), &mut errors).flatten();
-        let Some(topology) = noted(self.topology(addresses), &mut errors) else {
+        let tls = take_error(self.tls(tls, base), &mut errors).flatten();
+        let Some(topology) = take_error(self.topology(addresses), &mut errors) else {
             return Err(errors);
         };
         let mut config = StoreConfig::new(topology);
@@ -116,10 +116,10 @@ impl StoreSection {
         config.username = self.username;
         config.password_file = self.password_file.map(|file| resolve(base, file));
         let read = password("password_file", config.password_file.as_deref());
-        config.password = noted(read, &mut errors).flatten();
+        config.password = take_error(read, &mut errors).flatten();
         config.sentinel_password_file = self.sentinel_password_file.map(|file| resolve(base, file));
         let read = password("sentinel_password_file", config.sentinel_password_file.as_deref());
-        config.sentinel_password = noted(read, &mut errors).flatten();
+        config.sentinel_password = take_error(read, &mut errors).flatten();
         config.database = self.database;
         config.budget = self.budget;
         config.connections = self.connections;
@@ -250,14 +250,14 @@ fn password(key: &'static str, file: Option<&Path>) -> Result<Option<String>, Se
     file.map(|file| read_password(file).map_err(|error| SettingError::new(key, error))).transpose()
 }
 
-/// Takes an error out of a result.
-fn noted<T>(result: Result<T, SettingError>, errors: &mut Vec<SettingError>) -> Option<T> {
+/// Moves the error of a result to `errors`.
+fn take_error<T>(result: Result<T, SettingError>, errors: &mut Vec<SettingError>) -> Option<T> {
     result.map_err(|error| errors.push(error)).ok()
 }
 
-/// All errors of values.
+/// Returns all errors of values.
 fn check(config: &StoreConfig) -> Vec<SettingError> {
-    // It has no check in the store's own settings.
+    // `StoreConfig::validate` does not check the margin.
     let margins = MIN_CLOCK_MARGIN..=MAX_CLOCK_MARGIN;
     let mut errors = failed_checks([(
         "clock_margin",

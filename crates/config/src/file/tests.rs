@@ -79,8 +79,8 @@ fn the_http3_section_is_read() {
     assert!(!http3("[http3]\nenabled = false").enabled);
     assert_eq!(http3("[http3]\nalt_svc = false").alt_svc, None);
     let full = http3("[http3]\nalt_svc = \"1h\"\ninitial_mtu = 1400\ntoken_lifetime = \"1h\"");
-    let rush = http3("[http3]\nretry_above = 0\nrefuse_above = 7");
-    assert_eq!((rush.retry_above, rush.refuse_above), (0, 7));
+    let handshakes = http3("[http3]\nretry_above = 0\nrefuse_above = 7");
+    assert_eq!((handshakes.retry_above, handshakes.refuse_above), (0, 7));
     let hour = Some(Duration::from_secs(3600));
     assert_eq!((full.alt_svc, full.initial_mtu, full.token_lifetime), (hour, 1400, hour));
 }
@@ -225,7 +225,7 @@ fn all_errors_of_a_section_are_reported_at_once() {
 }
 
 #[test]
-fn the_files_of_the_store_are_read_again() {
+fn the_files_of_the_store_are_reread() {
     let dir = tempfile::tempdir().unwrap();
     let [password, sentinel_password, ca] =
         ["password", "sentinel", "ca"].map(|name| dir.path().join(name));
@@ -247,7 +247,7 @@ fn the_files_of_the_store_are_read_again() {
 
 proptest! {
     #[test]
-    fn any_text_is_parsed_or_refused(text in "[\\PC\n]{0,200}") {
+    fn arbitrary_text_does_not_panic(text in "[\\PC\n]{0,200}") {
         let _ = parse(&text);
     }
 }

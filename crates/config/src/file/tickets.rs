@@ -171,8 +171,8 @@ impl TicketSection {
     }
 }
 
-/// Tickets of punctured keys resume on the process that issued them only, and each of its rules is
-/// kept there.
+/// The error for punctured keys with a store: only the process that issued such a ticket can open
+/// it.
 pub(crate) const PUNCTURED_WITH_STORE: &str = "keys = \"punctured\" are for a process alone, and the \
     other nodes of a store could not open its tickets; use keys = \"store\", or remove the section \
     [store]";
@@ -190,5 +190,5 @@ fn check_name(text: Option<&str>, key: &'static str) -> Result<(), SettingError>
     if good { Ok(()) } else { Err(SettingError::new(key, reason())) }
 }
 
-/// Fits on a line.
+/// Names of this length fit on a line of a table.
 const MAX_NAME_BYTES: usize = 64;

@@ -130,11 +130,11 @@ impl TlsSection {
             key_log: None,
         };
         let save = self.save_self_signed.map(|path| resolve(base, path));
-        let made = match self_signed {
+        let generated = match self_signed {
             true => CertificateSource::SelfSigned { names: self.self_signed, save },
             false => CertificateSource::Development,
         };
-        Ok((settings, certificate.unwrap_or(made)))
+        Ok((settings, certificate.unwrap_or(generated)))
     }
 
     pub(super) fn of(settings: &TlsSettings, source: &CertificateSource) -> Self {

@@ -9,15 +9,15 @@ pub(super) fn write(sections: &[Section]) -> String {
     let mut listed = Vec::new();
     let mut out = String::new();
     for section in sections {
-        // A string takes everything.
+        // Writing to a string cannot fail.
         let _ = write!(out, "\n## {}\n\n{}\n\n", section.heading, one_line(&section.about));
         let _ = writeln!(out, "|key|type|meaning|default|\n|---|---|---|---|");
         for key in &section.keys {
             let (kind, values) = match &key.kind {
                 Kind::Plain(words) => (short(words).to_owned(), String::new()),
                 Kind::Choice(values) => {
-                    let place = Place { section: section.heading, key: key.name, values };
-                    ("enum".to_owned(), list_once(place, &mut listed))
+                    let key = EnumKey { section: section.heading, key: key.name, values };
+                    ("enum".to_owned(), list_once(key, &mut listed))
                 }
                 Kind::Section(heading) => (table(heading, &headings), String::new()),
             };
@@ -35,7 +35,7 @@ pub(super) fn write(sections: &[Section]) -> String {
     out
 }
 
-/// The type in few words.
+/// The type, abbreviated.
 fn short(words: &str) -> &str {
     match words {
         "`true` or `false`" => "boolean",
@@ -46,7 +46,7 @@ fn short(words: &str) -> &str {
     }
 }
 
-/// The paragraphs of a key's description, and what its last one says about the default.
+/// The paragraphs of a key's description, and the reason for the default if the last one has it.
 fn split(about: &str) -> (Vec<String>, Option<String>) {
     let mut meaning = paragraphs(about);
     let reason = meaning.last().and_then(|last| {
@@ -63,7 +63,7 @@ fn split(about: &str) -> (Vec<String>, Option<String>) {
     (meaning, reason.map(phrase))
 }
 
-/// How a paragraph about a default starts, and what is left of it in the column of defaults.
+/// How a paragraph about a default starts, and what replaces this start in the column of defaults.
 const LEADS: [(&str, &str); 8] = [
     ("By default, ", ""),
     ("By default ", ""),
@@ -82,7 +82,7 @@ fn default(key: &Key, reason: Option<&str>) -> String {
         None if key.required => "required",
         None => return reason.unwrap_or_default().to_owned(),
     };
-    // Not the same value twice.
+    // Do not repeat the value.
     let value = literal.trim_matches(['`', '"']);
     let Some(reason) = reason.filter(|reason| reason.trim_matches('`') != value) else {
         return literal.to_owned();
@@ -106,22 +106,22 @@ fn anchor(heading: &str) -> String {
     heading.to_lowercase().chars().filter(kept).collect()
 }
 
-/// Where an enumeration occurs.
+/// A key with enumerated values.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct EnumKey<'a> {
     section: &'static str,
     key: &'static str,
     values: &'a [(String, String)],
 }
 
 /// Lists the values, or refers to a key that has the same ones.
-fn list_once<'a>(place: Place<'a>, listed: &mut Vec<Place<'a>>) -> String {
-    let Some(same) = listed.iter().find(|one| one.values == place.values) else {
-        listed.push(place);
-        let lines = place.values.iter();
+fn list_once<'a>(key: EnumKey<'a>, listed: &mut Vec<EnumKey<'a>>) -> String {
+    let Some(same) = listed.iter().find(|other| other.values == key.values) else {
+        listed.push(key);
+        let lines = key.values.iter();
         return lines.map(|(value, about)| format!("<br>{value}: {}", one_line(about))).collect();
     };
-    match same.section == place.section {
+    match same.section == key.section {
         true => format!("<br>Values as for `{}`.", same.key),
         false => format!(
             "<br>Values as for `{}` in [`{}`](#{}).",
@@ -142,7 +142,7 @@ fn paragraphs(text: &str) -> Vec<String> {
     text.split("\n\n").map(one_line).collect()
 }
 
-/// Text without the character that ends a cell.
+/// Escapes the character that ends a cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }

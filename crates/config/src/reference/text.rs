@@ -7,7 +7,7 @@ use super::{Key, Kind, Section};
 pub(super) fn write(sections: &[Section]) -> String {
     let mut out = String::new();
     for section in sections {
-        // A string takes everything.
+        // Writing to a string cannot fail.
         let _ = write!(out, "\n## {}\n\n{}", section.heading, wrapped(&section.about, ""));
         for key in &section.keys {
             write_key(&mut out, key);

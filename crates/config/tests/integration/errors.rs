@@ -8,7 +8,7 @@ fn refusal(text: &str) -> String {
     ServerConfig::parse(text, Path::new("f.toml")).unwrap_err().to_string()
 }
 
-/// Of keys and types, of each section, of their combination.
+/// Errors of keys and types, of each section, and of their combination.
 #[test]
 fn all_errors_are_reported_at_once() {
     insta::assert_snapshot!("keys_and_types", refusal(include_str!("wrong/keys_and_types.toml")));

@@ -24,11 +24,11 @@ use proptest::sample::select;
 /// The longest period of a rate limit.
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-fn length() -> impl Strategy<Value = Duration> {
+fn duration() -> impl Strategy<Value = Duration> {
     (1..100_000u64).prop_map(Duration::from_millis)
 }
 
-fn memory() -> impl Strategy<Value = Duration> {
+fn record_lifetime() -> impl Strategy<Value = Duration> {
     (60..100_000u64).prop_map(Duration::from_secs)
 }
 
@@ -73,11 +73,12 @@ fn certificate() -> impl Strategy<Value = CertificateSource> {
 }
 
 fn action() -> impl Strategy<Value = Action> {
-    let files =
-        (path(), any::<bool>(), any::<bool>()).prop_map(|(root, ready, follow_symlinks)| {
-            let precompressed = if ready { vec!["br".to_owned()] } else { Vec::new() };
+    let files = (path(), any::<bool>(), any::<bool>()).prop_map(
+        |(root, precompressed, follow_symlinks)| {
+            let precompressed = if precompressed { vec!["br".to_owned()] } else { Vec::new() };
             Action::Files(FileSettings { root, precompressed, follow_symlinks })
-        });
+        },
+    );
     let redirect = select(vec![301u16, 302, 303, 307, 308]).prop_map(|status| {
         let keep_path = status == 301;
         let to = if keep_path { "https://example.test/" } else { "https://example.test/?a=b" };
@@ -96,7 +97,12 @@ fn action() -> impl Strategy<Value = Action> {
 }
 
 fn route() -> impl Strategy<Value = Route> {
-    let early = (option::of(mode()), option::of(memory()), option::of(memory()), any::<bool>());
+    let early = (
+        option::of(mode()),
+        option::of(record_lifetime()),
+        option::of(record_lifetime()),
+        any::<bool>(),
+    );
     (action(), fields(), early).prop_map(|(action, headers, (mode, key, window, flight))| {
         let header = HeaderName::from_static("x-header");
         let to_upstream = matches!(action, Action::Upstream(_));
@@ -136,28 +142,30 @@ fn site() -> impl Strategy<Value = Site> {
 }
 
 fn pool() -> impl Strategy<Value = PoolConfig> {
-    let times = (length(), length(), option::of(length()));
+    let times = (duration(), duration(), option::of(duration()));
     let rules = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
-    (times, rules, 1..9usize).prop_map(|((one, other, maybe), (a, b, c, d), number)| PoolConfig {
-        protocol: if a { Protocol::Http2 } else { Protocol::Http1 },
-        balance: if b { Balance::RoundRobin } else { Balance::LeastRequests },
-        connect_timeout: one,
-        response_timeout: maybe,
-        idle_connections: number,
-        requests: number,
-        health_check: d.then(|| HealthCheck {
-            host: c.then(|| "app.test".to_owned()),
-            interval: other,
-            ..HealthCheck::new("/health?x".parse().unwrap())
-        }),
-        ejection: c
-            .then(|| EjectionRule { most: Duration::from_secs(7), ..EjectionRule::default() }),
-        proxy_protocol: a.then(Default::default),
-        ca: b.then(|| "/ca.pem".into()),
-        ..PoolConfig::new(vec![
-            "https://app.test:1".parse().unwrap(),
-            "unix:/run/app".parse().unwrap(),
-        ])
+    (times, rules, 1..9usize).prop_map(|((connect, interval, response), (a, b, c, d), number)| {
+        PoolConfig {
+            protocol: if a { Protocol::Http2 } else { Protocol::Http1 },
+            balance: if b { Balance::RoundRobin } else { Balance::LeastRequests },
+            connect_timeout: connect,
+            response_timeout: response,
+            idle_connections: number,
+            requests: number,
+            health_check: d.then(|| HealthCheck {
+                host: c.then(|| "app.test".to_owned()),
+                interval,
+                ..HealthCheck::new("/health?x".parse().unwrap())
+            }),
+            ejection: c
+                .then(|| EjectionRule { most: Duration::from_secs(7), ..EjectionRule::default() }),
+            proxy_protocol: a.then(Default::default),
+            ca: b.then(|| "/ca.pem".into()),
+            ..PoolConfig::new(vec![
+                "https://app.test:1".parse().unwrap(),
+                "unix:/run/app".parse().unwrap(),
+            ])
+        }
     })
 }
 
@@ -223,12 +231,12 @@ fn keys(has_store: bool) -> impl Strategy<Value = KeySource> {
 
 fn config() -> impl Strategy<Value = ServerConfig> {
     let served = (vec(listener(), 0..3), certificate(), content(), tls());
-    let early = (any::<bool>(), mode(), mode(), length());
+    let early = (any::<bool>(), mode(), mode(), duration());
     let shared = option::of(store()).prop_flat_map(|store| {
         let keys = keys(store.is_some());
         (Just(store), keys, any::<bool>())
     });
-    let rest = (option::of(path()), option::of(length()), any::<bool>(), 1..9u16);
+    let rest = (option::of(path()), option::of(duration()), any::<bool>(), 1..9u16);
     (served, early, shared, rest).prop_map(|(served, early, shared, rest)| {
         let mut config = ServerConfig::default();
         (config.listeners, config.certificate, config.content, config.tls) = served;
@@ -237,7 +245,7 @@ fn config() -> impl Strategy<Value = ServerConfig> {
                 .listeners
                 .first()
                 .cloned()
-                .map(|one| Listener { protocol: ListenerProtocol::Redirect, ..one }),
+                .map(|listener| Listener { protocol: ListenerProtocol::Redirect, ..listener }),
         );
         let settings = &mut config.early_data;
         settings.enabled = early.0;

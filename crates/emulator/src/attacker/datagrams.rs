@@ -24,8 +24,8 @@ pub struct ResendDatagrams<'a> {
     /// How many attempts send at the same time, datagram by datagram, so that they race (at most
     /// 256).
     pub concurrent: usize,
-    /// How long a server may be silent before its response counts as complete. Long enough for it
-    /// to have executed the request.
+    /// How long a server may be silent before its response counts as complete; must be long enough
+    /// for executing the request.
     pub idle_timeout: Duration,
 }
 
@@ -55,26 +55,27 @@ impl Attacker {
 fn round(resend: &ResendDatagrams<'_>, size: usize) -> Result<Vec<Attempt>, LinkError> {
     let mut attempts: Vec<AttemptState> = (0..size).map(|_| AttemptState::open(resend)).collect();
     for datagram in resend.flight {
-        attempts.iter_mut().for_each(|each| each.send(datagram));
+        attempts.iter_mut().for_each(|attempt| attempt.send(datagram));
     }
     let sent = Instant::now();
-    attempts.iter_mut().for_each(|each| each.deadline = sent + resend.idle_timeout);
+    attempts.iter_mut().for_each(|attempt| attempt.deadline = sent + resend.idle_timeout);
     loop {
         let now = Instant::now();
-        attempts.iter_mut().for_each(|each| each.advance(now, resend.idle_timeout));
-        let open =
-            attempts.iter().filter_map(|each| Some((each.socket.as_ref().ok()?, each.deadline)));
+        attempts.iter_mut().for_each(|attempt| attempt.advance(now, resend.idle_timeout));
+        let open = attempts
+            .iter()
+            .filter_map(|attempt| Some((attempt.socket.as_ref().ok()?, attempt.deadline)));
         let (mut descriptors, deadlines): (Vec<PollFd<'_>>, Vec<Instant>) =
             open.map(|(socket, deadline)| (readable(socket.as_fd()), deadline)).unzip();
         match deadlines.into_iter().min() {
-            Some(first) => wait_for(&mut descriptors, first, now)?,
+            Some(earliest) => wait_for(&mut descriptors, earliest, now)?,
             None => return Ok(attempts.iter().map(AttemptState::attempt).collect()),
         }
     }
 }
 
 struct AttemptState {
-    /// The socket during the attempt, then how it ended.
+    /// The socket during the attempt, and how the attempt ended afterwards.
     socket: Result<UdpSocket, ConnectionEnd>,
     bytes_received: u64,
     /// When the server counts as quiet.

@@ -8,7 +8,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::{
     Cell, CellDecision, CellSettings, Distribution, PacketInCell, Seeds, delay_fault, nanoseconds,
-    percent, probability_fault, shifted,
+    percent, probability_fault, shift_delay,
 };
 
 /// The same delay for each packet.
@@ -66,8 +66,8 @@ pub struct JitterSpec {
     pub delay: Duration,
     /// The deviation from the base.
     pub distribution: Distribution,
-    /// How long a drawn value is used; zero: each packet draws its own. Because order is kept,
-    /// packets close together would otherwise all wait for the slowest of them.
+    /// How long a drawn value is used; if zero, each packet draws its own. Because order is kept,
+    /// packets close together would then all wait for the slowest of them.
     pub hold: Duration,
     /// Whether packets may overtake each other. Usually false: a longer delay also
     /// delays later packets.
@@ -153,7 +153,7 @@ impl Jitter {
 impl Cell for Jitter {
     fn pass(&mut self, packet: &mut PacketInCell<'_>) -> CellDecision {
         if packet.at_ns >= self.drawn_until_ns {
-            self.drawn_ns = shifted(self.delay_ns, self.distribution.draw(&mut self.random));
+            self.drawn_ns = shift_delay(self.delay_ns, self.distribution.draw(&mut self.random));
             self.drawn_until_ns = packet.at_ns.saturating_add(self.hold_ns);
         }
         packet.at_ns = packet.at_ns.saturating_add(self.drawn_ns);
@@ -281,7 +281,7 @@ mod jitter_tests {
     fn a_drawn_delay_is_held_for_the_interval() {
         let all = delays(&mut cell(10 * MS, true, 1), MS);
         for (number, ten) in all.chunks(10).enumerate() {
-            assert!(ten.iter().all(|delay| *delay == ten[0]), "while {number}: {ten:?}");
+            assert!(ten.iter().all(|delay| *delay == ten[0]), "interval {number}: {ten:?}");
         }
         assert_ne!(all[0], all[10]);
     }

@@ -8,8 +8,6 @@ use rand::rngs::StdRng;
 
 /// The deviation of a delay from its base, in milliseconds. A negative value shortens the delay, at
 /// most to zero.
-///
-/// A draw below zero shortens the delay, down to nothing at most.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Distribution {
@@ -69,15 +67,15 @@ impl Distribution {
     /// Why the parameters are invalid, as the end of a sentence.
     pub(crate) fn fault(&self) -> Option<String> {
         let length = |name: &str, ms: f64| {
-            let good = (0.0..=MAX_MS).contains(&ms);
-            (!good).then(|| format!("{name} is 0 to {MAX_MS} ms, not {ms}"))
+            let valid = (0.0..=MAX_MS).contains(&ms);
+            (!valid).then(|| format!("{name} is 0 to {MAX_MS} ms, not {ms}"))
         };
         match self {
             Self::Normal { sd_ms } => length("a standard deviation", *sd_ms),
             Self::Uniform { spread_ms } => length("a spread", *spread_ms),
             Self::Pareto { scale_ms, shape, longest_ms } => {
-                let good = (0.1..=100.0).contains(shape);
-                (!good)
+                let valid = (0.1..=100.0).contains(shape);
+                (!valid)
                     .then(|| format!("a Pareto shape is 0.1 to 100, not {shape}"))
                     .or_else(|| length("a Pareto scale", *scale_ms))
                     .or_else(|| length("the longest draw", *longest_ms))
@@ -147,8 +145,8 @@ mod tests {
         draws[(quantile * (draws.len() - 1) as f64) as usize]
     }
 
-    fn close(found: f64, wanted: f64, by: f64) {
-        assert!((found - wanted).abs() < by, "{found} instead of {wanted}");
+    fn close(found: f64, expected: f64, tolerance: f64) {
+        assert!((found - expected).abs() < tolerance, "{found} instead of {expected}");
     }
 
     #[test]
@@ -182,8 +180,8 @@ mod tests {
     fn measured_quantiles_are_reproduced() {
         let points = vec![(0.0, -8.0), (0.25, -5.0), (0.5, 0.0), (0.75, 5.0), (1.0, 20.0)];
         let draws = sorted(&Distribution::Quantiles { points: points.clone() });
-        for (quantile, wanted) in points {
-            close(at(&draws, quantile), wanted, 0.2);
+        for (quantile, expected) in points {
+            close(at(&draws, quantile), expected, 0.2);
         }
     }
 

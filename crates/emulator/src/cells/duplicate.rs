@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::{Cell, CellDecision, CellSettings, PacketInCell, Seeds, percent, probability_fault};
 
-/// Some packets arrive twice, each by itself.
+/// Duplicates some packets. Later cells treat a packet and its copy independently.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DuplicateSpec {
     /// From 0 to 1.

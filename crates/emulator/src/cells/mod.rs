@@ -75,7 +75,7 @@ pub(crate) trait CellSettings: fmt::Display {
 pub(crate) struct Seeds {
     /// The seed of this cell.
     pub(crate) cell: u64,
-    /// The same for both directions of a path.
+    /// The seed that both directions of a path share.
     pub(crate) path: u64,
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct PacketInCell<'a> {
 impl PacketInCell<'_> {
     /// The bytes that count towards a rate: the IP packet, without the Ethernet header.
     fn length(&self) -> u64 {
-        self.frame.len().saturating_sub(ETHERNET) as u64
+        self.frame.len().saturating_sub(ETHERNET_HEADER) as u64
     }
 }
 
@@ -129,8 +129,8 @@ pub(crate) fn mix(seed: u64, part: u64) -> u64 {
     state ^ (state >> 31)
 }
 
-/// A delay in nanoseconds changed by some milliseconds, never below zero.
-fn shifted(delay_ns: u64, by_ms: f64) -> u64 {
+/// Changes a delay in nanoseconds by some milliseconds, but not below zero.
+fn shift_delay(delay_ns: u64, by_ms: f64) -> u64 {
     // Casts to integers saturate, so no drawn value can overflow.
     (delay_ns as f64 + by_ms * 1e6).max(0.0).round() as u64
 }
@@ -145,8 +145,8 @@ fn delay_fault(delay: Duration) -> Option<String> {
 }
 
 fn probability_fault(probabilities: &[f64]) -> Option<String> {
-    let wrong = probabilities.iter().find(|probability| !(0.0..=1.0).contains(*probability))?;
-    Some(format!("a probability is 0 to 1 (0 to 100 %), not {wrong}"))
+    let invalid = probabilities.iter().find(|probability| !(0.0..=1.0).contains(*probability))?;
+    Some(format!("a probability is 0 to 1 (0 to 100 %), not {invalid}"))
 }
 
 fn nanoseconds(duration: Duration) -> u64 {
@@ -155,11 +155,11 @@ fn nanoseconds(duration: Duration) -> u64 {
 
 const MAX_DELAY: Duration = Duration::from_secs(60);
 
-/// Bytes in transit over all paths, at most: 200 ms at 2.6 Gbit/s, more than the link forwards.
+/// Limits the bytes in transit over all paths: 200 ms at 2.6 Gbit/s, more than the link forwards.
 pub(crate) const MAX_IN_TRANSIT_BYTES: usize = 64 << 20;
 
 /// Length of an Ethernet II header.
-pub(crate) const ETHERNET: usize = 14;
+pub(crate) const ETHERNET_HEADER: usize = 14;
 
 #[cfg(test)]
 mod testing {
@@ -169,7 +169,7 @@ mod testing {
 
     /// When a packet of this IP length leaves, if it does.
     pub(super) fn pass(cell: &mut dyn Cell, at_ns: u64, length: usize) -> Option<u64> {
-        let frame = vec![0; ETHERNET + length];
+        let frame = vec![0; ETHERNET_HEADER + length];
         let mut packet = PacketInCell { at_ns, frame: &frame };
         (cell.pass(&mut packet) == CellDecision::Pass).then_some(packet.at_ns)
     }
@@ -188,9 +188,9 @@ mod tests {
 
     #[test]
     fn a_delay_changes_in_both_directions_but_not_below_zero() {
-        assert_eq!(shifted(5_000_000, 1.5), 6_500_000);
-        assert_eq!(shifted(5_000_000, -1.5), 3_500_000);
-        assert_eq!(shifted(5_000_000, -6.0), 0);
-        assert_eq!(shifted(0, f64::INFINITY), u64::MAX);
+        assert_eq!(shift_delay(5_000_000, 1.5), 6_500_000);
+        assert_eq!(shift_delay(5_000_000, -1.5), 3_500_000);
+        assert_eq!(shift_delay(5_000_000, -6.0), 0);
+        assert_eq!(shift_delay(0, f64::INFINITY), u64::MAX);
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use etherparse::{Icmpv4Type, Ipv4Slice, PacketBuilder, icmpv4};
 
-use super::{Cell, CellDecision, CellSettings, ETHERNET, PacketInCell, Seeds};
+use super::{Cell, CellDecision, CellSettings, ETHERNET_HEADER, PacketInCell, Seeds};
 
 /// A hop with a smaller MTU.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,7 +79,7 @@ impl Cell for Mtu {
 /// The ICMP message to the sender of a frame. It has the frame's destination as its source, because
 /// the emulated hop has no address.
 fn fragmentation_needed(frame: &[u8], mtu: u16) -> Option<Vec<u8>> {
-    let (ethernet, ip) = frame.split_at_checked(ETHERNET)?;
+    let (ethernet, ip) = frame.split_at_checked(ETHERNET_HEADER)?;
     let (to, from) = (ethernet.first_chunk::<6>()?, ethernet[6..].first_chunk::<6>()?);
     let packet = Ipv4Slice::from_slice(ip).ok()?;
     let header = packet.header();
@@ -149,7 +149,7 @@ mod tests {
         };
         let code = icmpv4::DestUnreachableHeader::FragmentationNeeded { next_hop_mtu: 1_400 };
         assert_eq!(icmp.icmp_type(), Icmpv4Type::DestinationUnreachable(code));
-        assert_eq!(icmp.payload(), &sent[ETHERNET..ETHERNET + 28]);
+        assert_eq!(icmp.payload(), &sent[ETHERNET_HEADER..ETHERNET_HEADER + 28]);
     }
 
     #[test]

@@ -122,7 +122,7 @@ mod tests {
     fn an_idle_line_takes_the_time_of_the_packet() {
         let mut line = Rate::new(12e6, 100_000, 0);
         assert_eq!(pass(&mut line, 5_000_000, 1_500), Some(6_000_000));
-        assert_eq!(pass(&mut line, 6_000_000, 1_500), Some(7_000_000), "free again");
+        assert_eq!(pass(&mut line, 6_000_000, 1_500), Some(7_000_000), "idle again");
         assert_eq!(pass(&mut line, 6_000_000, 1_500), Some(8_000_000), "behind the other");
     }
 
@@ -138,16 +138,16 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_drops_the_newest_and_takes_again_as_it_drains() {
+    fn a_full_queue_drops_the_newest_and_accepts_again_as_it_drains() {
         let mut line = Rate::new(12e6, 4_500, 0);
-        let taken: Vec<_> = (0..5).map(|_| pass(&mut line, 0, 1_500).is_some()).collect();
-        assert_eq!(taken, [true, true, true, false, false]);
+        let accepted: Vec<_> = (0..5).map(|_| pass(&mut line, 0, 1_500).is_some()).collect();
+        assert_eq!(accepted, [true, true, true, false, false]);
         assert!(pass(&mut line, 999_999, 1_500).is_none(), "the first is still being sent");
         assert_eq!(pass(&mut line, 1_000_000, 1_500), Some(4_000_000));
     }
 
     #[test]
-    fn a_queue_below_a_packet_still_lets_one_pass_at_a_time() {
+    fn a_queue_smaller_than_a_packet_lets_one_packet_pass_at_a_time() {
         let mut line = Rate::new(12e6, 0, 0);
         assert_eq!(pass(&mut line, 0, 1_500), Some(1_000_000));
         assert_eq!(pass(&mut line, 1, 40), None);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_makes_up_for_idle_time_and_no_more() {
+    fn a_burst_after_idle_time_is_limited() {
         let mut line = Rate::new(12e6, 1 << 20, 3_000);
         let at = 1_000_000_000;
         let times: Vec<_> =
@@ -173,15 +173,15 @@ mod tests {
             packets in proptest::collection::vec((0..3_000_000u64, 20..1_500usize), 1..200),
         ) {
             let mut line = Rate::new(mbits * 1e6, queue, 0);
-            let (mut now, mut left) = (0, 0u64);
+            let (mut now, mut last) = (0, 0u64);
             for (step, length) in packets {
                 now += step;
                 if let Some(leaves) = pass(&mut line, now, length) {
                     let shortest = (length as f64 * 8e3 / mbits) as u64;
-                    prop_assert!(leaves + 1 >= left.max(now) + shortest);
+                    prop_assert!(leaves + 1 >= last.max(now) + shortest);
                     let waits = (leaves - now) as f64 * mbits / 8e3;
                     prop_assert!(waits <= (queue as f64).max(length as f64) + 1.0 + mbits / 8e3);
-                    left = leaves;
+                    last = leaves;
                 }
             }
         }

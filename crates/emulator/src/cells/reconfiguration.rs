@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 
 use super::{
     Cell, CellDecision, CellSettings, Distribution, PacketInCell, Seeds, delay_fault, mix,
-    nanoseconds, shifted,
+    nanoseconds, shift_delay,
 };
 
 /// A delay that is drawn at fixed intervals, for both directions of a path together.
@@ -101,11 +101,11 @@ impl Reconfiguration {
 
     fn delay_in(&mut self, interval: u64) -> u64 {
         match self.drawn {
-            Some((of, delay_ns)) if of == interval => delay_ns,
+            Some((drawn_for, delay_ns)) if drawn_for == interval => delay_ns,
             _ => {
-                // Only from the interval's number, so that it does not depend on earlier packets.
+                // Depends only on the interval's number, not on earlier packets.
                 let mut random = StdRng::seed_from_u64(mix(self.seed, interval));
-                let delay_ns = shifted(self.delay_ns, self.distribution.draw(&mut random));
+                let delay_ns = shift_delay(self.delay_ns, self.distribution.draw(&mut random));
                 self.drawn = Some((interval, delay_ns));
                 delay_ns
             }

@@ -88,11 +88,11 @@ impl Chains {
         while self.next_due()? <= now_ns {
             let QueuedPacket { due_ns, mut packet, .. } = self.waiting.pop()?.0;
             let chain = &mut self.channels[packet.exit.channel];
-            let through = packet.generation != chain.generation
+            let is_finished = packet.generation != chain.generation
                 || chain.is_end(packet.stage)
                 || packet.exit.dropped_by.is_some();
             packet.exit.due_ns = due_ns;
-            if !through {
+            if !is_finished {
                 self.advance(packet);
                 continue;
             }
@@ -131,7 +131,7 @@ impl Chains {
         &self.channels[channel].counters
     }
 
-    /// For counting what happens to packets that have left.
+    /// The counters of a channel, for counting packets that have left it.
     pub(crate) fn counters_mut(&mut self, channel: usize) -> &mut ChannelCounters {
         &mut self.channels[channel].counters
     }
@@ -176,16 +176,17 @@ struct Chain {
     ordered: bool,
     /// When the last packet of the replaced cells is due.
     not_before_ns: u64,
+    /// When the last packet so far is due.
     latest_ns: u64,
 }
 
 impl Chain {
     fn new(cells: &[CellSpec], seed: u64, channel: usize) -> Self {
-        let (path_seed, lane_seed) =
+        let (path_seed, channel_seed) =
             (mix(seed, PATH_SEED_OFFSET + channel as u64 / 2), mix(seed, channel as u64));
         let build = |(place, spec): (usize, &CellSpec)| {
-            let cell = mix(lane_seed, place as u64);
-            let path = shared_parts(cells, place).into_iter().fold(path_seed, mix);
+            let cell = mix(channel_seed, place as u64);
+            let path = shared_seed_parts(cells, place).into_iter().fold(path_seed, mix);
             (spec.clone(), spec.build(Seeds { cell, path }))
         };
         let stages: Vec<_> = cells.iter().enumerate().map(build).collect();
@@ -201,7 +202,7 @@ impl Chain {
         stage >= self.stages.len()
     }
 
-    /// Advances a packet, and returns until when it waits: to be delivered, to continue, or to be
+    /// Advances a packet. Returns the time at which it is to be delivered, to continue, or to be
     /// reported as dropped.
     fn advance(&mut self, packet: &mut PacketInTransit) -> u64 {
         while let Some((_, cell)) = self.stages.get_mut(packet.stage) {
@@ -247,10 +248,10 @@ impl Chain {
     }
 }
 
-/// Identifies the cell at `place` among those that draw for both directions of a path. Its place
-/// does not: each direction has other cells as well, and the order of a network and its addition is
-/// opposite. So it is the period, and the rank among the cells with the same period.
-fn shared_parts(cells: &[CellSpec], place: usize) -> [u64; 2] {
+/// Identifies the reconfiguration cell at `place` in the same way for both directions of a path: by
+/// its period, and its rank among the cells with the same period. Its place does not identify it:
+/// each direction may have other cells, and the order of a network and its addition is opposite.
+fn shared_seed_parts(cells: &[CellSpec], place: usize) -> [u64; 2] {
     let key = |place: usize| match &cells[place] {
         CellSpec::Reconfiguration(spec) => {
             Some((spec.period, spec.distribution.to_string(), spec.outage, place))

@@ -26,8 +26,8 @@ fn mark(exit: &ProcessedPacket) -> u64 {
     u64::from_be_bytes(*exit.frame[14..].first_chunk().expect("marked"))
 }
 
-/// All packets that leave from now on.
-fn rest(chains: &mut Chains) -> Vec<ProcessedPacket> {
+/// Removes all packets that are left.
+fn drain(chains: &mut Chains) -> Vec<ProcessedPacket> {
     std::iter::from_fn(|| chains.pop(u64::MAX)).collect()
 }
 
@@ -58,17 +58,17 @@ fn late_delivery_does_not_delay_what_follows() {
 }
 
 #[test]
-fn cells_follow_each_other() {
+fn packets_pass_the_cells_in_order() {
     let rate = CellSpec::Rate(RateSpec { mbits: 12.0, queue_bytes: 4_500, burst_bytes: 0 });
     let mut chains = Chains::new(&[(&[rate, delay(10)], &[])], 0);
     for number in 0..5 {
         chains.push(0, 0, frame(number, 1_500));
     }
-    let exits = rest(&mut chains);
-    let fate: Vec<_> = exits.iter().map(|e| (mark(e), e.due_ns / MS, e.dropped_by)).collect();
+    let exits = drain(&mut chains);
+    let outcomes: Vec<_> = exits.iter().map(|e| (mark(e), e.due_ns / MS, e.dropped_by)).collect();
     // A dropped packet is reported at the time of the drop.
-    assert_eq!(fate[..2], [(3, 0, Some("rate")), (4, 0, Some("rate"))]);
-    assert_eq!(fate[2..], [(0, 11, None), (1, 12, None), (2, 13, None)]);
+    assert_eq!(outcomes[..2], [(3, 0, Some("rate")), (4, 0, Some("rate"))]);
+    assert_eq!(outcomes[2..], [(0, 11, None), (1, 12, None), (2, 13, None)]);
     let cells = &chains.counters(0).cells;
     assert_eq!((cells[0].name, cells[0].passed, cells[0].dropped), ("rate", 3, 2));
     assert_eq!((cells[1].name, cells[1].passed, cells[1].dropped), ("delay", 3, 0));
@@ -76,7 +76,7 @@ fn cells_follow_each_other() {
 
 #[test]
 fn a_queue_behind_reordering_takes_packets_in_their_new_order() {
-    // A certain seed delays only some packets of the first cell.
+    // With this seed, the first cell delays only some packets.
     let reorder =
         CellSpec::Reorder(ReorderSpec { probability: 0.3, by: Duration::from_millis(50) });
     let rate = CellSpec::Rate(RateSpec { mbits: 12.0, queue_bytes: 1 << 20, burst_bytes: 0 });
@@ -84,7 +84,7 @@ fn a_queue_behind_reordering_takes_packets_in_their_new_order() {
     for number in 0..20 {
         chains.push(0, number * 10 * MS, frame(number, 1_500));
     }
-    let exits = rest(&mut chains);
+    let exits = drain(&mut chains);
     let order: Vec<_> = exits.iter().map(mark).collect();
     assert!(!order.is_sorted(), "some are overtaken: {order:?}");
     for exit in &exits {
@@ -107,7 +107,7 @@ fn new_cells_do_not_let_packets_overtake() {
     assert_eq!(chains.pop(u64::MAX).map(|e| (mark(&e), e.due_ns)), Some((2, 100 * MS)));
     chains.push(0, 200 * MS, frame(3, 100));
     assert_eq!(chains.next_due(), Some(201 * MS));
-    assert_eq!(chains.counters(0).arrived, 3, "counted on");
+    assert_eq!(chains.counters(0).arrived, 3, "counts continue");
 }
 
 #[test]
@@ -138,9 +138,9 @@ fn rfc1191_the_message_passes_the_other_direction() {
         .write(&mut sent, &[0; 1_200])
         .unwrap();
     chains.push(0, 0, sent.into());
-    let exits = rest(&mut chains);
-    let fate: Vec<_> = exits.iter().map(|e| (e.channel, e.due_ns / MS, e.dropped_by)).collect();
-    assert_eq!(fate, [(0, 3, Some("mtu")), (1, 10, None)]);
+    let exits = drain(&mut chains);
+    let outcomes: Vec<_> = exits.iter().map(|e| (e.channel, e.due_ns / MS, e.dropped_by)).collect();
+    assert_eq!(outcomes, [(0, 3, Some("mtu")), (1, 10, None)]);
     assert_eq!(chains.bytes(), 0);
 }
 
@@ -170,7 +170,7 @@ fn a_duplicated_packet_leaves_twice_and_takes_its_share_of_the_rate() {
     let mut chains = Chains::new(&[(&[duplicate.clone(), duplicate, rate], &[])], 1);
     chains.push(0, 0, frame(1, 1_500));
     assert_eq!((chains.len(), chains.bytes()), (4, 4 * 1_514));
-    let exits = rest(&mut chains);
+    let exits = drain(&mut chains);
     assert_eq!(exits.iter().map(mark).collect::<Vec<_>>(), [1, 1, 1, 1]);
     assert_eq!(
         exits.iter().map(|exit| exit.due_ns).collect::<Vec<_>>(),
@@ -198,7 +198,7 @@ fn tcp_does_not_wait_behind_throttled_udp() {
     // 1,460 and 1,500 bytes of IP: the first takes 46 ms at 256 kbit/s.
     chains.push(0, 0, packet(true, 1_432));
     chains.push(0, MS, packet(false, 1_460));
-    let exits = rest(&mut chains);
+    let exits = drain(&mut chains);
     let times: Vec<_> = exits.iter().map(|e| (e.arrival_ns / MS, e.due_ns / MS)).collect();
     assert_eq!(times, [(1, 12), (0, 56)]);
 }
@@ -208,14 +208,14 @@ fn shortest_delays(up: &[CellSpec], down: &[CellSpec]) -> [Vec<u64>; 2] {
     let period = 15_000 * MS;
     let mut chains = Chains::new(&[(up, down)], 3);
     [0, 1].map(|channel| {
-        let of_interval = |interval: u64| {
+        let shortest = |interval: u64| {
             for n in 0..600 {
                 chains.push(channel, interval * period + n * 20 * MS, packet(true, 40));
             }
-            let exits = rest(&mut chains);
+            let exits = drain(&mut chains);
             exits.iter().map(|exit| exit.due_ns - exit.arrival_ns).min().expect("600 packets")
         };
-        (1..=20).map(of_interval).collect()
+        (1..=20).map(shortest).collect()
     })
 }
 
@@ -227,10 +227,10 @@ fn both_directions_of_a_satellite_network_change_together() {
     };
     let leo = crate::Profile::parse("leo").expect("built in");
     assert!(close(shortest_delays(&leo.up, &leo.down)));
-    // Jitter in front of the cells of one direction and behind those of the other.
+    // Up, jitter is in front of the other cells; down, it is behind them.
     let wifi = crate::Profile::parse("leo+wifi").expect("built in");
     assert!(close(shortest_delays(&wifi.up, &wifi.down)));
-    // A cell of one direction alone.
+    // A cell in one direction only.
     let lossy = [&[CellSpec::Loss(LossSpec { probability: 0.0 })][..], &leo.up].concat();
     assert!(close(shortest_delays(&lossy, &leo.down)));
 }
@@ -245,7 +245,7 @@ fn two_reconfigurations_of_a_path_change_with_their_counterparts() {
             outage: Duration::ZERO,
         })
     };
-    let of = |cells: &[CellSpec]| [0, 1].map(|place| shared_parts(cells, place));
+    let of = |cells: &[CellSpec]| [0, 1].map(|place| shared_seed_parts(cells, place));
     for second in [cell(15, 10.0), cell(5, 20.0)] {
         let first = cell(15, 20.0);
         let (up, down) = ([first.clone(), second.clone()], [second, first]);
@@ -253,11 +253,11 @@ fn two_reconfigurations_of_a_path_change_with_their_counterparts() {
         assert_eq!((a, b), (d, c));
         assert_ne!(a, b);
     }
-    let one_more = [cell(5, 20.0), cell(15, 20.0)];
-    assert_eq!(shared_parts(&[cell(15, 20.0)], 0), shared_parts(&one_more, 1));
+    let with_another = [cell(5, 20.0), cell(15, 20.0)];
+    assert_eq!(shared_seed_parts(&[cell(15, 20.0)], 0), shared_seed_parts(&with_another, 1));
 }
 
-fn anything() -> impl Strategy<Value = CellSpec> {
+fn any_cell() -> impl Strategy<Value = CellSpec> {
     let ms = |range: std::ops::Range<u64>| range.prop_map(Duration::from_millis);
     let distribution = prop_oneof![
         (0.0..20.0f64).prop_map(|sd_ms| Distribution::Normal { sd_ms }),
@@ -300,24 +300,24 @@ proptest! {
     /// and in order unless a cell reorders; and the same seed has the same outcome, however late
     /// the caller polls.
     #[test]
-    fn no_packet_is_lost_early_or_duplicated_and_lateness_changes_nothing(
-        cells in proptest::collection::vec(anything(), 0..5),
+    fn each_packet_leaves_once_and_not_early_however_late_the_caller_polls(
+        cells in proptest::collection::vec(any_cell(), 0..5),
         steps in proptest::collection::vec((0..5 * MS, 20..1_500usize, any::<bool>()), 1..100),
         seed in any::<u64>(),
     ) {
-        let run = |lazy: bool| {
+        let run = |rarely: bool| {
             let mut chains = Chains::new(&[(&cells, &[])], seed);
             let (mut now, mut out) = (0, Vec::new());
-            for (number, (step, length, look)) in steps.iter().enumerate() {
+            for (number, (step, length, polls)) in steps.iter().enumerate() {
                 now += step;
                 // A forwarder takes what was due before it accepts later arrivals.
-                while let Some(exit) = (!lazy || *look).then(|| chains.pop(now)).flatten() {
+                while let Some(exit) = (!rarely || *polls).then(|| chains.pop(now)).flatten() {
                     assert!(exit.due_ns <= now, "early");
                     out.push(exit);
                 }
                 chains.push(0, now, frame(number as u64, *length));
             }
-            out.extend(rest(&mut chains));
+            out.extend(drain(&mut chains));
             assert_eq!((chains.bytes(), chains.len()), (0, 0));
             out
         };

@@ -18,7 +18,7 @@ use super::{Assessment, State};
 /// Runs a check in a copy of this process.
 pub(super) fn in_child(f: impl FnOnce() -> Assessment) -> Assessment {
     match run(f) {
-        Ok(decision) => decision,
+        Ok(assessment) => assessment,
         Err(why) => Assessment::missing(
             format!("the check could not be run: {why}"),
             "check that processes and memory are available, and try again",
@@ -34,8 +34,8 @@ fn run(f: impl FnOnce() -> Assessment) -> Result<Assessment, String> {
     match unsafe { fork() }.map_err(|errno| errno.to_string())? {
         ForkResult::Child => {
             drop(read);
-            let decision = catch_unwind(AssertUnwindSafe(f));
-            let text = decision.map_or_else(|_| String::new(), |decision| decision.to_line());
+            let assessment = catch_unwind(AssertUnwindSafe(f));
+            let text = assessment.map_or_else(|_| String::new(), |assessment| assessment.to_line());
             // If the parent no longer reads, the result is not needed.
             let _ = File::from(write).write_all(text.as_bytes());
             // SAFETY: ends this copy immediately, without the exit handlers of the original.
@@ -44,7 +44,7 @@ fn run(f: impl FnOnce() -> Assessment) -> Result<Assessment, String> {
         ForkResult::Parent { child } => {
             drop(write);
             let text = read_within(File::from(read), CHECK_TIMEOUT);
-            // It has ended, or it hangs.
+            // The child has ended, or it hangs.
             let _ = kill(child, Signal::SIGKILL);
             let _ = waitpid(child, None);
             Assessment::from_line(&text?).ok_or_else(|| "the process exited early".to_owned())
@@ -72,7 +72,7 @@ fn read_within(mut pipe: File, limit: Duration) -> Result<String, String> {
             0 => break,
             length => bytes.extend_from_slice(&buffer[..length]),
         }
-        if bytes.contains(&END) {
+        if bytes.contains(&LINE_END) {
             break;
         }
     }
@@ -87,12 +87,13 @@ impl Assessment {
             State::Missing => "missing",
         };
         let fix = self.fix.as_deref().unwrap_or_default();
-        let (field, end) = (char::from(FIELD), char::from(END));
+        let (field, end) = (char::from(FIELD_SEPARATOR), char::from(LINE_END));
         format!("{state}{field}{}{field}{fix}{end}", self.what)
     }
 
     fn from_line(line: &str) -> Option<Self> {
-        let mut fields = line.strip_suffix(char::from(END))?.split(char::from(FIELD));
+        let mut fields =
+            line.strip_suffix(char::from(LINE_END))?.split(char::from(FIELD_SEPARATOR));
         let state = match fields.next()? {
             "good" => State::Good,
             "limited" => State::Limited,
@@ -106,8 +107,8 @@ impl Assessment {
 
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 /// ASCII's unit and record separators, which no message contains.
-const FIELD: u8 = 0x1f;
-const END: u8 = 0x1e;
+const FIELD_SEPARATOR: u8 = 0x1f;
+const LINE_END: u8 = 0x1e;
 
 #[cfg(test)]
 mod tests {
@@ -115,12 +116,12 @@ mod tests {
 
     #[test]
     fn a_finding_is_returned_from_the_child() {
-        for decision in [
+        for assessment in [
             Assessment::good("fine"),
             Assessment::limited("so: so", "do\nthis"),
             Assessment::missing("", "x"),
         ] {
-            assert_eq!(Assessment::from_line(&decision.to_line()), Some(decision));
+            assert_eq!(Assessment::from_line(&assessment.to_line()), Some(assessment));
         }
         assert_eq!(
             in_child(|| Assessment::good(std::process::id().to_string())).state,
@@ -131,9 +132,9 @@ mod tests {
     #[test]
     fn a_child_that_exits_early_is_reported() {
         // SAFETY: ends the copy of this process, which is what is tested.
-        let decision = in_child(|| unsafe { libc::_exit(3) });
-        assert_eq!(decision.state, State::Missing);
-        assert!(decision.what.contains("exited early"), "{decision:?}");
+        let assessment = in_child(|| unsafe { libc::_exit(3) });
+        assert_eq!(assessment.state, State::Missing);
+        assert!(assessment.what.contains("exited early"), "{assessment:?}");
         assert_eq!(Assessment::from_line("good\u{1f}cut"), None);
     }
 }

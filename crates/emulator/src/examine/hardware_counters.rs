@@ -129,15 +129,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_structure_has_the_size_of_the_kernel() {
+    fn perf_event_attr_has_its_first_published_size() {
         assert_eq!(size_of::<Attributes>(), 64);
     }
 
     #[test]
     fn failures_are_distinguished() {
         let judged = |all: Result<u64, Errno>, own: Result<u64, Errno>| {
-            let decision = judge(&[all; 2], &[own; 2], "3");
-            (decision.state, decision.what)
+            let assessment = judge(&[all; 2], &[own; 2], "3");
+            (assessment.state, assessment.what)
         };
         assert_eq!(judged(Ok(5), Ok(5)).0, State::Good);
         assert!(judged(Err(Errno::EACCES), Ok(5)).1.contains("but not the kernel's"));

@@ -14,16 +14,16 @@ use super::Assessment;
 use crate::clock::monotonic_ns;
 use crate::{WakeSettings, wake_promptly};
 
-/// Checks for a container or a system call filter. `open`: it permits everything that the lab
-/// needs.
-pub(super) fn container(open: bool) -> Assessment {
+/// Checks for a container or a system call filter. `permits_lab`: whether it permits everything that
+/// the lab needs.
+pub(super) fn container(permits_lab: bool) -> Assessment {
     let marks = [("/.dockerenv", "Docker"), ("/run/.containerenv", "Podman")];
     let kind = marks.iter().find(|(file, _)| Path::new(file).exists()).map(|(_, name)| *name);
     let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    judge_container(kind, &status, open)
+    judge_container(kind, &status, permits_lab)
 }
 
-fn judge_container(kind: Option<&str>, status: &str, open: bool) -> Assessment {
+fn judge_container(kind: Option<&str>, status: &str, permits_lab: bool) -> Assessment {
     let filtered = status.lines().any(|line| line.split_whitespace().eq(["Seccomp:", "2"]));
     match (kind, filtered) {
         (None, false) => Assessment::good("none, and no filter of system calls"),
@@ -31,7 +31,7 @@ fn judge_container(kind: Option<&str>, status: &str, open: bool) -> Assessment {
             let kind =
                 kind.map_or("no container is recognised".to_owned(), |k| format!("a {k} one"));
             let filter = if filtered { "system calls are filtered (seccomp)" } else { "no filter" };
-            if open {
+            if permits_lab {
                 return Assessment::good(format!(
                     "{kind}, {filter}: all passes that the lab needs"
                 ));
@@ -82,10 +82,11 @@ fn judge_congestion_control(
     default: Option<&str>,
 ) -> Assessment {
     let default = default.unwrap_or("unknown");
-    let there = available.is_some_and(|names| names.split_whitespace().any(|n| n == "cubic"));
+    let is_available =
+        available.is_some_and(|names| names.split_whitespace().any(|n| n == "cubic"));
     match result {
-        // Ordinary users may not choose it for a socket, but for a route in their own namespace.
-        Ok(()) | Err(Errno::EPERM) if result.is_ok() || there => Assessment::good(format!(
+        // Ordinary users may not select it for a socket, but may for a route of their namespace.
+        Ok(()) | Err(Errno::EPERM) if result.is_ok() || is_available => Assessment::good(format!(
             "cubic is there, and the lab sets it on its routes; this machine's default is {default}"
         )),
         result => Assessment::missing(
@@ -128,10 +129,10 @@ pub(super) fn clock() -> Assessment {
     let file = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     let source = fs::read_to_string(file).map_or("unknown".to_owned(), |s| s.trim().to_owned());
     let start = Instant::now();
-    for _ in 0..READS {
+    for _ in 0..CLOCK_READS {
         std::hint::black_box(monotonic_ns());
     }
-    judge_clock(&source, start.elapsed() / READS)
+    judge_clock(&source, start.elapsed() / CLOCK_READS)
 }
 
 fn judge_clock(source: &str, cost: Duration) -> Assessment {
@@ -151,7 +152,7 @@ fn judge_clock(source: &str, cost: Duration) -> Assessment {
 /// Checks how late a thread wakes that is configured like the link's.
 pub(super) fn wake_ups() -> Assessment {
     let measured = thread::Builder::new().spawn(|| {
-        let taken = wake_promptly();
+        let granted = wake_promptly();
         let mut late: Vec<Duration> = (0..SLEEPS)
             .map(|_| {
                 let start = Instant::now();
@@ -160,24 +161,24 @@ pub(super) fn wake_ups() -> Assessment {
             })
             .collect();
         late.sort_unstable();
-        (taken, late[SLEEPS / 2], late[SLEEPS - 1])
+        (granted, late[SLEEPS / 2], late[SLEEPS - 1])
     });
     match measured.map(thread::JoinHandle::join) {
-        Ok(Ok((taken, median, worst))) => judge_wake_ups(taken, median, worst),
+        Ok(Ok((granted, median, worst))) => judge_wake_ups(granted, median, worst),
         _ => Assessment::limited("no thread could be started", "let this user have more threads"),
     }
 }
 
-fn judge_wake_ups(taken: WakeSettings, median: Duration, worst: Duration) -> Assessment {
+fn judge_wake_ups(granted: WakeSettings, median: Duration, worst: Duration) -> Assessment {
     let us = |duration: Duration| duration.as_micros();
     let text =
         format!("{} us late in the median after 1 ms, {} us at worst", us(median), us(worst));
     let requested = [
-        ("timer slack", taken.timer_slack),
-        ("a short time slice (Linux 6.12)", taken.short_slice),
+        ("timer slack", granted.timer_slack),
+        ("a short time slice (Linux 6.12)", granted.short_slice),
     ];
     let refused: Vec<_> =
-        requested.into_iter().filter_map(|(name, taken)| (!taken).then_some(name)).collect();
+        requested.into_iter().filter_map(|(name, granted)| (!granted).then_some(name)).collect();
     if !refused.is_empty() {
         Assessment::limited(
             format!("{text}; refused: {}", refused.join(", ")),
@@ -199,7 +200,7 @@ fn setting(key: &str) -> Option<String> {
     fs::read_to_string(Path::new("/proc/sys").join(key)).ok().map(|s| s.trim().to_owned())
 }
 
-const READS: u32 = 1_000;
+const CLOCK_READS: u32 = 1_000;
 const MAX_CLOCK_COST: Duration = Duration::from_nanos(500);
 const SLEEP: Duration = Duration::from_millis(1);
 const SLEEPS: usize = 101;
@@ -246,14 +247,14 @@ mod tests {
         let judged = |result, available| {
             judge_congestion_control(result, Some(available), Some("bbr")).state
         };
-        assert_eq!(judged(Ok(()), "reno"), State::Good, "loaded by the trial");
+        assert_eq!(judged(Ok(()), "reno"), State::Good, "loaded by the check");
         assert_eq!(judged(Err(Errno::EPERM), "reno bbr cubic"), State::Good);
         assert_eq!(judged(Err(Errno::EPERM), "reno bbr"), State::Missing);
         assert_eq!(judged(Err(Errno::ENOENT), "reno bbr"), State::Missing);
     }
 
     #[test]
-    fn clocks_and_wake_ups_are_judged_by_what_they_take() {
+    fn slow_clocks_and_late_wake_ups_are_limits() {
         assert_eq!(judge_clock("tsc", Duration::from_nanos(30)).state, State::Good);
         assert_eq!(judge_clock("hpet", Duration::from_micros(2)).state, State::Limited);
         let us = Duration::from_micros;

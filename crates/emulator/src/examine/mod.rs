@@ -20,7 +20,7 @@ pub struct Finding {
     pub fix: Option<String>,
 }
 
-/// The result of a check.
+/// Whether a check succeeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
     /// It works.
@@ -49,11 +49,11 @@ impl fmt::Display for State {
 /// which it checks too.
 pub fn examine() -> Vec<Finding> {
     let (namespaces, network) = (network::namespaces(), network::packet_rings());
-    let open = namespaces.state != State::Missing && network.state != State::Missing;
+    let permits_lab = namespaces.state != State::Missing && network.state != State::Missing;
     let found = [
         ("namespaces", namespaces),
         ("ordinary users", network::ordinary_users()),
-        ("container", machine::container(open)),
+        ("container", machine::container(permits_lab)),
         ("packet sockets", network::packet_sockets()),
         ("emulated network", network),
         ("TUN devices", network::tun()),
@@ -109,7 +109,7 @@ mod tests {
             assert!(!finding.what.is_empty(), "{finding:?}");
             assert_eq!(finding.fix.is_none(), finding.state == State::Good, "{finding:?}");
         }
-        let network = |name: &str| findings.iter().find(|f| f.name == name).expect("looked at");
+        let network = |name: &str| findings.iter().find(|f| f.name == name).expect("a finding");
         if network("emulated network").state == State::Good {
             assert_ne!(network("namespaces").state, State::Missing);
             assert_ne!(network("packet sockets").state, State::Missing);

@@ -60,7 +60,8 @@ pub(super) fn packet_sockets() -> Assessment {
 /// Checks whether a complete network can be built, and delivers packets.
 pub(super) fn packet_rings() -> Assessment {
     in_child(|| {
-        let result = enter_user_namespace().and_then(|_| send_through(NetworkConfig::new(path())));
+        let result =
+            enter_user_namespace().and_then(|_| build_and_measure(NetworkConfig::new(path())));
         match result {
             Ok(result) => result,
             Err(LinkError::Netlink { step, source }) if step.contains("interface pair") => {
@@ -84,11 +85,11 @@ pub(super) fn packet_rings() -> Assessment {
 pub(super) fn tun() -> Assessment {
     in_child(|| {
         match enter_network_namespace().and_then(|_| TunPort::open("tun-trial", [2; 6], [4; 6])) {
-            Ok(_) => Assessment::good(format!("{} opens and makes one", port::DEVICE)),
+            Ok(_) => Assessment::good(format!("{} opens and makes one", port::TUN_DEVICE)),
             Err(LinkError::Tun { source, fix }) => Assessment::limited(
                 format!(
                     "{} cannot be opened ({source}); packet rings do not need it",
-                    port::DEVICE
+                    port::TUN_DEVICE
                 ),
                 fix,
             ),
@@ -122,13 +123,14 @@ fn path() -> Vec<PathConfig> {
     vec![PathConfig::symmetric("trial", RTT)]
 }
 
-fn send_through(config: NetworkConfig) -> Result<Assessment, LinkError> {
+/// Builds a network and measures its round trips.
+fn build_and_measure(config: NetworkConfig) -> Result<Assessment, LinkError> {
     let start = Instant::now();
     let network = Network::build(config)?;
     let built = start.elapsed();
-    let wrong = |step: &'static str| move |e: std::io::Error| LinkError::system(step, e);
+    let io_error = |step: &'static str| move |e: std::io::Error| LinkError::system(step, e);
     let echo = network.server().run(|| UdpSocket::bind(("0.0.0.0", PORT)))?;
-    let echo = echo.map_err(wrong("open a socket"))?;
+    let echo = echo.map_err(io_error("open a socket"))?;
     network.server().spawn("echo", move || {
         let mut buffer = [0; 16];
         while let Ok((length, from)) = echo.recv_from(&mut buffer) {
@@ -138,7 +140,7 @@ fn send_through(config: NetworkConfig) -> Result<Assessment, LinkError> {
     })?;
     let server = SocketAddr::from((network.path(0)?.server, PORT));
     let times = network.client().run(|| round_trips(server))?;
-    let mut times = times.map_err(wrong("get a packet through"))?;
+    let mut times = times.map_err(io_error("get a packet through"))?;
     times.sort_unstable();
     let median = times[times.len() / 2];
     let text = format!(
@@ -190,7 +192,7 @@ fn refused(error: &LinkError) -> Assessment {
 
 const NOBODY: u32 = 65_534;
 const RTT: Duration = Duration::from_millis(1);
-/// The maximum overhead of an idle machine.
+/// How much longer a round trip may take on an idle machine.
 const MAX_OVERHEAD: Duration = Duration::from_micros(150);
 const ROUND_TRIPS: usize = 20;
 const PORT: u16 = 7;
@@ -201,9 +203,9 @@ mod tests {
 
     #[test]
     fn an_error_is_split_into_cause_and_fix() {
-        let decision = refused(&LinkError::UserNamespacesConfined);
-        assert_eq!(decision.what, "AppArmor removes capabilities inside user namespaces");
-        let fix = decision.fix.expect("a fix");
+        let assessment = refused(&LinkError::UserNamespacesConfined);
+        assert_eq!(assessment.what, "AppArmor removes capabilities inside user namespaces");
+        let fix = assessment.fix.expect("a fix");
         assert!(fix.contains("kernel.apparmor_restrict_unprivileged_userns=0"), "{fix}");
         let other = refused(&LinkError::system("open a socket", nix::errno::Errno::EMFILE));
         assert!(other.what.contains("open a socket") && other.fix.is_some());

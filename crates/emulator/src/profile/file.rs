@@ -14,32 +14,33 @@ use crate::{
 
 /// Parses the text of a file.
 pub(super) fn parse(file: &str, text: &str) -> Result<Vec<Profile>, LinkError> {
-    let error = |place: usize, reason: String| {
-        let before = text.get(..place).unwrap_or(text);
+    let error = |offset: usize, reason: String| {
+        let before = text.get(..offset).unwrap_or(text);
         let line = 1 + before.bytes().filter(|byte| *byte == b'\n').count();
         LinkError::ProfileFile { file: file.to_owned(), line, reason }
     };
     let tables: File = toml::from_str(text).map_err(|e| {
-        let place = e.span().map_or(0, |span| span.start);
-        error(place, e.message().replace('\n', " "))
+        let offset = e.span().map_or(0, |span| span.start);
+        error(offset, e.message().replace('\n', " "))
     })?;
     let mut tables: Vec<_> = tables.profile.into_iter().collect();
     tables.sort_by_key(|(_, table)| table.span().start);
     let profile = |(name, table): (String, Spanned<ProfileTable>)| {
-        let place = table.span().start;
+        let offset = table.span().start;
         let bad_name = name.parse::<f64>().is_ok() || name.is_empty() || name.contains(['+', ' ']);
         if bad_name {
             let reason = format!(
                 "{name:?} cannot be a profile's name: it would be taken for a number or a sum"
             );
-            return Err(error(place, reason));
+            return Err(error(offset, reason));
         }
-        let error_of = |fault: String| error(place, format!("profile {name:?}: {fault}"));
+        let error_of = |fault: String| error(offset, format!("profile {name:?}: {fault}"));
         let ProfileTable { source, description, kind, rtt_ms, each_way, up, down } =
             table.into_inner();
         let half_ms = rtt_ms / 2.0;
-        let channel =
-            |own: DirectionTable| own.or(&each_way).cells(half_ms, rtt_ms).map_err(error_of);
+        let channel = |table: DirectionTable| {
+            table.with_defaults(&each_way).cells(half_ms, rtt_ms).map_err(error_of)
+        };
         let profile = Profile {
             up: channel(up)?,
             down: channel(down)?,
@@ -95,8 +96,8 @@ macro_rules! direction_table {
         }
 
         impl DirectionTable {
-            /// Uses the values of `each_way` for missing ones.
-            fn or(self, each_way: &Self) -> Self {
+            /// Takes missing values from `each_way`.
+            fn with_defaults(self, each_way: &Self) -> Self {
                 Self { $($field: self.$field.or_else(|| each_way.$field.clone()),)* }
             }
         }
@@ -126,11 +127,11 @@ struct BurstyLoss {
     leave_percent: f64,
     #[serde(default)]
     good_loss_percent: f64,
-    #[serde(default = "all")]
+    #[serde(default = "hundred_percent")]
     bad_loss_percent: f64,
 }
 
-fn all() -> f64 {
+fn hundred_percent() -> f64 {
     100.0
 }
 
@@ -266,18 +267,18 @@ impl DirectionTable {
         Ok(Some(CellSpec::Rate(RateSpec { mbits, queue_bytes, burst_bytes })))
     }
 
-    /// The delay, fixed or random. If it is random for two reasons each has half of it, so that
-    /// either can become shorter.
+    /// The delay, fixed or random. If jitter and reconfiguration are both configured, each has half
+    /// of the delay, so that each can shorten it.
     fn delay_cells(&self, delay: Duration) -> Result<Vec<CellSpec>, String> {
         let mut cells = Vec::new();
         let (jitter, reconfiguration) = (&self.jitter, &self.reconfiguration);
         let parts = u32::from(jitter.is_some()) + u32::from(reconfiguration.is_some());
         let share = delay / parts.max(1);
-        if let Some(draw) = reconfiguration {
-            cells.push(draw.reconfiguration(share)?);
+        if let Some(table) = reconfiguration {
+            cells.push(table.reconfiguration(share)?);
         }
-        if let Some(draw) = jitter {
-            cells.push(draw.jitter(delay - share * (parts - 1))?);
+        if let Some(table) = jitter {
+            cells.push(table.jitter(delay - share * (parts - 1))?);
         }
         if parts == 0 && !delay.is_zero() {
             cells.push(CellSpec::Delay(DelaySpec { delay }));
@@ -325,7 +326,7 @@ impl RandomDelayTable {
             ("points", self.points.is_some(), DistributionKind::Quantiles),
         ];
         if let Some((name, ..)) =
-            fields.iter().find(|(_, present, of)| *present && *of != self.distribution)
+            fields.iter().find(|(_, present, kind)| *present && *kind != self.distribution)
         {
             return Err(format!("{name} belongs to another distribution"));
         }

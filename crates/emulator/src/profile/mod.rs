@@ -47,7 +47,7 @@ impl Profile {
     pub fn built_in() -> &'static [Self] {
         static BUILT_IN: LazyLock<Vec<Profile>> = LazyLock::new(|| {
             file::parse("profiles.toml", include_str!("profiles.toml"))
-                .expect("the built-in profiles are right, as a test makes sure")
+                .expect("a test parses the built-in profiles")
         });
         &BUILT_IN
     }
@@ -70,15 +70,15 @@ impl Profile {
     /// as `20`, `0.2` or `20ms`; or either with additions, such as `cable+wifi`.
     ///
     /// # Errors
-    /// If it is none of these; the message lists the profiles.
+    /// If the text is none of these; the message lists the profiles.
     pub fn parse(text: &str) -> Result<Self, LinkError> {
         Self::find(text, &[])
     }
 
-    /// As [`Profile::parse`], with custom profiles, which take precedence over built-in ones.
+    /// Like [`Profile::parse`], with custom profiles, which take precedence over built-in ones.
     ///
     /// # Errors
-    /// If there is none; the message lists the profiles.
+    /// If there is no such profile; the message lists the profiles.
     pub fn find(text: &str, custom: &[Self]) -> Result<Self, LinkError> {
         let mut parts = text.split('+').map(str::trim);
         let all = || custom.iter().chain(Self::built_in());
@@ -120,7 +120,7 @@ impl Profile {
     /// Parses the profiles of a file's text, in its order. `file` is its name in messages.
     ///
     /// # Errors
-    /// As [`Profile::read`].
+    /// Like [`Profile::read`].
     pub fn from_toml(file: &str, text: &str) -> Result<Vec<Self>, LinkError> {
         file::parse(file, text)
     }
@@ -129,7 +129,7 @@ impl Profile {
     #[must_use]
     pub fn plus(&self, addition: &Self) -> Self {
         let joined = |a: &str, b: &str, by: &str| match (a, b) {
-            ("", one) | (one, "") => one.to_owned(),
+            ("", text) | (text, "") => text.to_owned(),
             (a, b) => format!("{a}{by}{b}"),
         };
         Self {
@@ -161,8 +161,8 @@ impl Profile {
     }
 
     /// The round-trip time that half of the packets exceed: [`Profile::rtt`] and the median of the
-    /// jitter of both ways together, to a tenth of a millisecond. Reconfigurations are around the
-    /// base and not counted.
+    /// jitter of both ways together, to a tenth of a millisecond. Reconfigurations vary around the
+    /// base and are not counted.
     pub fn median_rtt(&self) -> Duration {
         let jitter: Vec<&Distribution> =
             self.up.iter().chain(&self.down).filter_map(jitter).collect();
@@ -201,8 +201,8 @@ fn parse_milliseconds(text: &str) -> Option<Duration> {
 fn unknown_profile(name: &str, custom: &[Profile]) -> LinkError {
     let names = |addition: bool| {
         let all = custom.iter().chain(Profile::built_in());
-        let wanted = all.filter(|p| (p.kind == ProfileKind::Addition) == addition);
-        wanted.map(|profile| &*profile.name).collect::<Vec<_>>().join(", ")
+        let profiles = all.filter(|p| (p.kind == ProfileKind::Addition) == addition);
+        profiles.map(|profile| &*profile.name).collect::<Vec<_>>().join(", ")
     };
     LinkError::NoSuchProfile { name: name.to_owned(), known: names(false), additions: names(true) }
 }
@@ -211,7 +211,7 @@ fn unknown_profile(name: &str, custom: &[Profile]) -> LinkError {
 const ADDITION_BASES: [&str; 2] = ["fibre", "cable"];
 /// How many draws a median is computed from: enough for a tenth of a millisecond.
 const MEDIAN_DRAWS: usize = 100_001;
-/// The minimum round-trip time of a network. Times are given in round trips too, so it is not 0.
+/// The minimum round-trip time of a network. Not 0, because times are also given in round trips.
 pub(crate) const MIN_RTT_MS: f64 = 0.01;
 /// A minute each way.
 pub(crate) const MAX_RTT_MS: f64 = 120_000.0;

@@ -66,9 +66,9 @@ fn the_median_rtt_includes_the_jitter_of_both_ways() {
 }
 
 /// The RTTs that result from the delay distribution of each way, in ascending order.
-fn rtts(profile: &Profile, together: bool) -> Vec<f64> {
+fn rtts(profile: &Profile, correlated: bool) -> Vec<f64> {
     let mut random = StdRng::seed_from_u64(1);
-    let mut other = StdRng::seed_from_u64(if together { 1 } else { 2 });
+    let mut other = StdRng::seed_from_u64(if correlated { 1 } else { 2 });
     let distribution = |cells: &[CellSpec]| {
         cells
             .iter()
@@ -79,7 +79,7 @@ fn rtts(profile: &Profile, together: bool) -> Vec<f64> {
                 }
                 _ => None,
             })
-            .expect("a delay that varies")
+            .expect("a random delay")
     };
     let (up, down): (Distribution, Distribution) =
         (distribution(&profile.up), distribution(&profile.down));
@@ -95,10 +95,10 @@ fn rtts(profile: &Profile, together: bool) -> Vec<f64> {
 }
 
 #[test]
-fn variation_is_as_published() {
+fn random_delays_have_the_published_quantiles() {
     let at = |all: &[f64], quantile: f64| all[(quantile * all.len() as f64) as usize];
-    let close = |found: f64, wanted: f64, by: f64| {
-        assert!((found - wanted).abs() < by, "{found} instead of {wanted}");
+    let close = |found: f64, expected: f64, tolerance: f64| {
+        assert!((found - expected).abs() < tolerance, "{found} instead of {expected}");
     };
     let adsl = rtts(&Profile::parse("adsl").expect("found"), false);
     close(at(&adsl, 0.5), 50.0, 0.1);
@@ -145,9 +145,8 @@ fn an_unknown_name_lists_the_profiles() {
     }
 }
 
-/// Times are also given in round trips.
 #[test]
-fn a_network_takes_time_and_an_addition_may_take_none() {
+fn networks_have_a_minimum_rtt_and_additions_do_not() {
     let parse = |fields: &str| file::parse("net.toml", &format!("\n[profile.a]\n{fields}"));
     for fields in ["rtt_ms = 0", "rtt_ms = 0.009", "rtt_ms = 0\nkind = \"experiment\""] {
         let text = parse(fields).expect_err(fields).to_string();
@@ -161,7 +160,7 @@ fn a_network_takes_time_and_an_addition_may_take_none() {
 }
 
 #[test]
-fn wifi_is_between_the_client_and_the_rest() {
+fn an_addition_is_between_the_client_and_the_network() {
     let profile = Profile::parse("cable+wifi").expect("a sum");
     let names = |cells: &[CellSpec]| cells.iter().map(CellSpec::name).collect::<Vec<_>>();
     assert_eq!(names(&profile.up), ["jitter", "rate", "delay"]);
@@ -199,7 +198,7 @@ fn a_file_can_configure_all_cells() {
     "#;
     let profiles = file::parse("zoo.toml", text).expect("right");
     assert_eq!(profiles.iter().map(|p| &*p.name).collect::<Vec<_>>(), ["zoo", "aviary"]);
-    let long = Duration::from_millis;
+    let millis = Duration::from_millis;
     let queue_bytes = 100_000;
     assert_eq!(
         profiles[0].up,
@@ -215,8 +214,8 @@ fn a_file_can_configure_all_cells() {
                 bad_loss: 1.0
             }),
             CellSpec::Rate(RateSpec { mbits: 8.0, queue_bytes, burst_bytes: 3_000 }),
-            CellSpec::Delay(DelaySpec { delay: long(20) }),
-            CellSpec::Reorder(ReorderSpec { probability: 0.02, by: long(3) }),
+            CellSpec::Delay(DelaySpec { delay: millis(20) }),
+            CellSpec::Reorder(ReorderSpec { probability: 0.02, by: millis(3) }),
             CellSpec::Duplicate(DuplicateSpec { probability: 0.04 }),
         ]
     );
@@ -230,19 +229,19 @@ fn a_file_can_configure_all_cells() {
             CellSpec::Reconfiguration(ReconfigurationSpec {
                 delay: half,
                 distribution: Distribution::Quantiles { points: vec![(0.0, -1.0), (1.0, 1.0)] },
-                period: long(2_000),
+                period: millis(2_000),
                 outage: Duration::ZERO,
             }),
             CellSpec::Jitter(JitterSpec {
                 delay: half,
                 distribution: Distribution::Uniform { spread_ms: 2.0 },
-                hold: long(5),
+                hold: millis(5),
                 overtakes: true,
             }),
         ]
     );
-    let own = Profile::find("aviary+wifi", &profiles).expect("found");
-    assert_eq!(ms(&own), 5.0);
+    let combined = Profile::find("aviary+wifi", &profiles).expect("found");
+    assert_eq!(ms(&combined), 5.0);
 }
 
 #[test]
@@ -285,17 +284,16 @@ fn errors_name_file_line_and_what_is_allowed() {
         ("[profiles.a]", "line 1:", "expected `profile`"),
         ("[profile.a", "line 1:", ""),
     ];
-    for (text, place, reason) in cases {
-        let text = fault(text);
-        assert!(text.contains(place) && text.contains(reason), "{text}\n -> {text}");
+    for (toml, line, reason) in cases {
+        let message = fault(toml);
+        assert!(message.contains(line) && message.contains(reason), "{toml}\n -> {message}");
     }
     let missing = Profile::read(Path::new("/nowhere/net.toml")).expect_err("no file").to_string();
     assert!(missing.contains("/nowhere/net.toml"), "{missing}");
 }
 
-/// Middleboxes have the same names in files and counters.
 #[test]
-fn middleboxes_have_one_name() {
+fn files_use_the_names_of_middleboxes() {
     for kind in Middlebox::ALL {
         let text = format!("[profile.a]\nrtt_ms = 1\nup = {{ middleboxes = [\"{kind}\"] }}");
         let profiles = file::parse("x", &text).expect("right");

@@ -11,8 +11,9 @@ use libc::{
 use super::SniffedProtocol;
 
 /// Accepts the packets of a protocol to and from this server, cut to `snap_length`. On loopback each
-/// packet is captured leaving and arriving: only the first is accepted of the client's packets, and
-/// only the second of the server's. Offsets are from the IP header, whatever is in front of it.
+/// packet is captured twice, leaving and arriving: only the leaving copy of the client's packets is
+/// accepted, and only the arriving copy of the server's. Offsets are from the IP header, whatever is
+/// in front of it.
 pub(super) fn program(
     server: SocketAddr,
     protocol: SniffedProtocol,
@@ -42,39 +43,40 @@ fn block(
         SniffedProtocol::Tcp => libc::IPPROTO_TCP as u32,
         SniffedProtocol::Udp => libc::IPPROTO_UDP as u32,
     };
+    // Each instruction with the outcome that a test must have, or `None` if it is not a test.
     let mut checks = vec![(load(BPF_B | BPF_ABS, ip(0)), None), (and(0xf0), None)];
     match server.ip() {
         IpAddr::V4(address) => checks.extend([
-            (only(0x40), Some(true)),
+            (equal(0x40), Some(true)),
             (load(BPF_B | BPF_ABS, ip(9)), None),
-            (only(number), Some(true)),
+            (equal(number), Some(true)),
             (load(BPF_H | BPF_ABS, ip(6)), None),
             (jump(BPF_JSET, FRAGMENT_OFFSET, 0, 0), Some(false)),
             (load(BPF_W | BPF_ABS, ip(12 + 4 * end)), None),
-            (only(address.to_bits()), Some(true)),
+            (equal(address.to_bits()), Some(true)),
             (instruction(BPF_LDX | BPF_B | BPF_MSH, ip(0)), None),
             (load(BPF_H | BPF_IND, ip(2 * end)), None),
         ]),
         IpAddr::V6(address) => {
             checks.extend([
-                (only(0x60), Some(true)),
+                (equal(0x60), Some(true)),
                 (load(BPF_B | BPF_ABS, ip(6)), None),
-                (only(number), Some(true)),
+                (equal(number), Some(true)),
             ]);
-            for (place, bytes) in (0..).zip(address.octets().chunks_exact(4)) {
+            for (index, bytes) in (0..).zip(address.octets().chunks_exact(4)) {
                 let word = bytes.iter().fold(0, |word, byte| word << 8 | u32::from(*byte));
-                checks.push((load(BPF_W | BPF_ABS, ip(8 + 16 * end + 4 * place)), None));
-                checks.push((only(word), Some(true)));
+                checks.push((load(BPF_W | BPF_ABS, ip(8 + 16 * end + 4 * index)), None));
+                checks.push((equal(word), Some(true)));
             }
             checks.push((load(BPF_H | BPF_ABS, ip(40 + 2 * end)), None));
         }
     }
-    checks.push((only(port), Some(true)));
+    checks.push((equal(port), Some(true)));
     // Behind the checks: accept, then reject.
-    let refused = checks.len() + 1;
-    let resolved = checks.into_iter().enumerate().map(|(place, (instruction, wanted))| {
-        let distance = (refused - place - 1) as u8;
-        match wanted {
+    let reject = checks.len() + 1;
+    let resolved = checks.into_iter().enumerate().map(|(index, (instruction, expected))| {
+        let distance = (reject - index - 1) as u8;
+        match expected {
             None => instruction,
             Some(true) => sock_filter { jf: distance, ..instruction },
             Some(false) => sock_filter { jt: distance, ..instruction },
@@ -83,7 +85,7 @@ fn block(
     resolved.chain([instruction(BPF_RET, snap_length), instruction(BPF_RET, 0)]).collect()
 }
 
-fn only(value: u32) -> sock_filter {
+fn equal(value: u32) -> sock_filter {
     jump(BPF_JEQ, value, 0, 0)
 }
 

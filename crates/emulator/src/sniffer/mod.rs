@@ -24,13 +24,13 @@ use crate::path::Direction;
 use crate::port::{bind, set_option, take_dropped};
 use crate::{Batch, CapturedPacket, LinkError, Tap, unix_offset_ns};
 
-/// Captures what leaves this network namespace for one server and what arrives from it over one
-/// protocol, each packet once and with the kernel's timestamp, until it is dropped.
+/// Captures the packets between this network namespace and one server over one protocol, each once
+/// and with the kernel's timestamp, until it is dropped.
 ///
 /// It captures the packets between the kernel and its network devices. Where these split and merge
 /// TCP segments themselves (TSO, GRO), a packet may be longer than the path's MTU. UDP datagrams that
-/// the kernel handles together are taken apart again; the kernel tells their length from Linux 6.2
-/// on, and an earlier one withholds such packets, which count as missed. Requires only CAP_NET_RAW.
+/// the kernel has merged are split again. Before Linux 6.2 the kernel withholds merged datagrams,
+/// which then count as missed. Requires only CAP_NET_RAW.
 #[derive(Debug)]
 pub struct Sniffer {
     reader: Arc<Mutex<Reader>>,
@@ -58,9 +58,8 @@ impl Sniffer {
         let socket = open_socket(server, protocol).map_err(failed)?;
         timestamps::await_arrival_timestamps();
         let server = server.ip();
-        let tap_of_reader = tap.clone();
         let reader =
-            Reader { socket, protocol, server, interface: None, tap: tap_of_reader, refused: 0 };
+            Reader { socket, protocol, server, interface: None, tap: tap.clone(), refused: 0 };
         let reader = Arc::new(Mutex::new(reader));
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let stop = EventFd::from_flags(flags).map_err(|errno| failed(errno.into()))?;
@@ -115,7 +114,7 @@ struct Reader {
     /// (VLANs, bonds), and counts at the uppermost, which sees leaving packets first.
     interface: Option<usize>,
     tap: Tap,
-    /// Packets that the kernel could not pass on.
+    /// Packets that the kernel withheld.
     refused: u64,
 }
 
@@ -162,12 +161,12 @@ impl Reader {
     /// An Ethernet frame with an IP packet. Not all interfaces have such a header, but readers of
     /// the capture expect one.
     fn frame(&self, packet: &[u8]) -> Vec<u8> {
-        let mut frame = vec![0; ETHERNET];
+        let mut frame = vec![0; ETHERNET_HEADER];
         frame[12..].copy_from_slice(match self.server {
             IpAddr::V4(_) => &[0x08, 0x00],
             IpAddr::V6(_) => &[0x86, 0xdd],
         });
-        frame.extend_from_slice(&packet[..packet.len().min(MAX_FRAME_BYTES - ETHERNET)]);
+        frame.extend_from_slice(&packet[..packet.len().min(MAX_FRAME_BYTES - ETHERNET_HEADER)]);
         frame
     }
 
@@ -177,27 +176,28 @@ impl Reader {
         let mut parts = [IoSliceMut::new(buffer)];
         let socket = self.socket.as_raw_fd();
         for _ in 0..MAX_REFUSED {
-            let got =
+            let result =
                 recvmsg::<LinkAddr>(socket, &mut parts, Some(&mut control), MsgFlags::MSG_DONTWAIT);
-            let got = match got {
-                Ok(got) => got,
-                // A device that goes down is reported once; others continue.
+            let received = match result {
+                Ok(received) => received,
+                // A device that goes down is reported once; the other devices continue.
                 Err(Errno::EINTR | Errno::ENETDOWN) => continue,
-                // Before Linux 6.2: several datagrams in one packet. It is gone from the queue.
+                // Before Linux 6.2: merged datagrams, which the kernel has removed from the queue.
                 Err(Errno::EINVAL) => {
                     self.refused += 1;
                     continue;
                 }
                 Err(_) => return None,
             };
-            let stamp = got.cmsgs().ok().into_iter().flatten().find_map(|message| match message {
-                ControlMessageOwned::ScmTimestampns(time) => {
-                    Some(time.tv_sec() * 1_000_000_000 + time.tv_nsec())
-                }
-                _ => None,
-            });
-            if let (Some(stamp), Some(from)) = (stamp, got.address) {
-                return Some((got.bytes, stamp, from));
+            let stamp =
+                received.cmsgs().ok().into_iter().flatten().find_map(|message| match message {
+                    ControlMessageOwned::ScmTimestampns(time) => {
+                        Some(time.tv_sec() * 1_000_000_000 + time.tv_nsec())
+                    }
+                    _ => None,
+                });
+            if let (Some(stamp), Some(from)) = (stamp, received.address) {
+                return Some((received.bytes, stamp, from));
             }
         }
         None
@@ -207,7 +207,7 @@ impl Reader {
 /// The length of the header in front of a packet's IP header on its interface.
 fn link_header(from: &LinkAddr) -> usize {
     match from.hatype() {
-        libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => ETHERNET,
+        libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => ETHERNET_HEADER,
         _ => 0,
     }
 }
@@ -240,7 +240,7 @@ fn open_socket(server: SocketAddr, protocol: SniffedProtocol) -> io::Result<Owne
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let kind = match protocol {
         SniffedProtocol::Tcp => SockType::Datagram,
-        // Only with the link's header does the kernel tell the length of datagrams.
+        // The kernel reports the length of merged datagrams only together with the link header.
         SniffedProtocol::Udp => SockType::Raw,
     };
     let socket = socket(AddressFamily::Packet, kind, flags, None)?;
@@ -279,9 +279,9 @@ fn attach(socket: &OwnedFd, program: &[libc::sock_filter]) -> io::Result<()> {
 }
 
 const ALL_INTERFACES: u32 = 0;
-const ETHERNET: usize = 14;
+const ETHERNET_HEADER: usize = 14;
 /// Segmentation offload merges at most into an IP packet of 65,535 bytes.
-const MAX_FRAME_BYTES: usize = ETHERNET + (1 << 16);
+const MAX_FRAME_BYTES: usize = ETHERNET_HEADER + (1 << 16);
 const BUFFER_BYTES: usize = 16 << 20;
-/// Packets in a row without a result. Others follow at the next call.
+/// How many packets without a result one call skips.
 const MAX_REFUSED: usize = 1 << 14;

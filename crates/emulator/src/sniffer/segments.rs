@@ -1,11 +1,10 @@
-//! Takes datagrams apart that the kernel handles as one packet (UDP GSO and GRO), without system
-//! calls.
+//! Splits packets in which the kernel has merged several datagrams (UDP GSO and GRO).
 
 /// The length of the header that the kernel puts in front of each packet: `struct virtio_net_hdr`.
 pub(super) const HEADER_BYTES: usize = 10;
 
-/// The IP packets of a received one, which has the kernel's header and a link header of this length
-/// in front. Returns nothing if it is too short to have them.
+/// Splits a received packet, which starts with the kernel's header and a link header of this length,
+/// into IP packets. Returns nothing if it is too short for these headers.
 pub(super) fn datagrams(received: &[u8], link_header: usize) -> Vec<Vec<u8>> {
     let Some((header, packet)) = received.split_at_checked(HEADER_BYTES) else {
         return Vec::new();
@@ -32,7 +31,7 @@ fn split(packet: &[u8], size: usize) -> Vec<Vec<u8>> {
         let mut datagram = [&packet[..payload_at], payload].concat();
         let udp = UDP_HEADER + payload.len();
         let ip = if counts_header { headers + udp } else { udp };
-        // Both fit: the packet that they come from is at most 64 KiB long.
+        // Both lengths fit: the merged packet is at most 64 KiB long.
         datagram[length_at..length_at + 2].copy_from_slice(&(ip as u16).to_be_bytes());
         datagram[headers + 4..headers + 6].copy_from_slice(&(udp as u16).to_be_bytes());
         datagram
@@ -70,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_datagrams_are_taken_apart_at_their_length() {
+    fn merged_datagrams_are_split_at_their_length() {
         for (version, header) in [(4, 20), (6, 40)] {
             let merged = packet(version, &[b'a'; 2500]);
             let parts = datagrams(&received(GSO_UDP, 1200, &merged), 14);
@@ -87,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_datagram_is_left_as_it_is() {
+    fn a_single_datagram_is_not_split() {
         let single = packet(4, b"one");
         assert_eq!(datagrams(&received(0, 0, &single), 14), std::slice::from_ref(&single));
         assert_eq!(datagrams(&received(GSO_UDP, 0, &single), 14), [single]);
@@ -97,13 +96,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_taken_apart_without_panic(
+        fn any_bytes_are_split_without_panic(
             bytes in proptest::collection::vec(any::<u8>(), 0..200),
             link_header in prop::sample::select(vec![0_usize, 14]),
         ) {
-            let taken: usize = datagrams(&bytes, link_header).iter().map(Vec::len).sum();
+            let total: usize = datagrams(&bytes, link_header).iter().map(Vec::len).sum();
             // Each part repeats at most the longest headers.
-            prop_assert!(taken <= bytes.len() * 70);
+            prop_assert!(total <= bytes.len() * 70);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The attacker: its bytes reach the server exactly, and each way to end is told apart.
+//! The attacker: its bytes reach the server unchanged, and it reports how each connection ended.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{ErrorKind, Read, Write};
@@ -14,8 +14,8 @@ use crate::{Outcome, network, trial};
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("the_attacker_resends_byte_for_byte", resends_byte_for_byte),
-        trial("the_attacker_tells_how_servers_end", tells_how_servers_end),
-        trial("the_attacker_resends_datagrams_from_ports_of_its_own", resends_datagrams),
+        trial("the_attacker_reports_how_connections_end", reports_how_connections_end),
+        trial("the_attacker_resends_datagrams_from_new_ports", resends_datagrams),
     ]
 }
 
@@ -31,7 +31,8 @@ fn resends_byte_for_byte() -> Outcome {
     })?;
     for (path, attempts, concurrent) in [(0, 25, 10), (1, 2, 2), (0, 3, 0)] {
         let server = SocketAddr::from((network.path(path)?.server, PORT));
-        let resend = Resend { server, flight: &flight, attempts, concurrent, idle_timeout: QUIET };
+        let resend =
+            Resend { server, flight: &flight, attempts, concurrent, idle_timeout: IDLE_TIMEOUT };
         let results = network.attacker().resend(&resend)?;
         assert_eq!(
             results,
@@ -66,33 +67,38 @@ fn resends_datagrams() -> Outcome {
     let socket = network.server().run(|| UdpSocket::bind(server))??;
     socket.set_read_timeout(Some(Duration::from_secs(5)))?;
     let reader = std::thread::spawn(move || {
-        let mut came: HashMap<SocketAddr, Vec<Vec<u8>>> = HashMap::new();
+        let mut received: HashMap<SocketAddr, Vec<Vec<u8>>> = HashMap::new();
         let mut buffer = [0; 2_048];
         for _ in 0..25 * 3 {
             let (length, from) = socket.recv_from(&mut buffer).unwrap();
-            let of_it = came.entry(from).or_default();
-            of_it.push(buffer[..length].to_vec());
-            if of_it.len() == 3 {
+            let datagrams = received.entry(from).or_default();
+            datagrams.push(buffer[..length].to_vec());
+            if datagrams.len() == 3 {
                 socket.send_to(b"executed", from).unwrap();
             }
         }
-        came
+        received
     });
     let attempts = network.attacker().resend_datagrams(&resend)?;
     assert_eq!(attempts, vec![Attempt { bytes_received: 8, end: ConnectionEnd::Silent }; 25]);
-    let came = reader.join().unwrap();
-    assert_eq!(came.len(), 25, "a port for each try");
-    assert!(came.values().all(|datagrams| *datagrams == flight), "byte for byte, in order");
-    assert!(came.keys().all(|from| from.ip() == IpAddr::from([10, 77, 200, 1])));
+    let received = reader.join().unwrap();
+    assert_eq!(received.len(), 25, "a port for each attempt");
+    assert!(received.values().all(|datagrams| *datagrams == flight), "byte for byte, in order");
+    assert!(received.keys().all(|from| from.ip() == IpAddr::from([10, 77, 200, 1])));
     assert!(network.tap().take().packets.is_empty(), "the attack is not on the link");
     Ok(())
 }
 
-fn tells_how_servers_end() -> Outcome {
+fn reports_how_connections_end() -> Outcome {
     let network = network([2_000]);
     let server = SocketAddr::from((network.path(0)?.server, PORT));
-    let resend =
-        Resend { server, flight: b"flight", attempts: 3, concurrent: 3, idle_timeout: QUIET };
+    let resend = Resend {
+        server,
+        flight: b"flight",
+        attempts: 3,
+        concurrent: 3,
+        idle_timeout: IDLE_TIMEOUT,
+    };
     let endings =
         |network: &Network| -> Result<HashSet<ConnectionEnd>, firstflight_emulator::LinkError> {
             Ok(network.attacker().resend(&resend)?.iter().map(|attempt| attempt.end).collect())
@@ -100,7 +106,7 @@ fn tells_how_servers_end() -> Outcome {
     let refused = ConnectionEnd::Failed(ErrorKind::ConnectionRefused);
     assert_eq!(endings(&network)?, [refused].into(), "nobody listens");
 
-    // Keeps the data and never responds, whatever the other side does.
+    // Keeps the connection open and never responds.
     let held = serve(&network, |stream| stream)?;
     assert_eq!(endings(&network)?, [ConnectionEnd::Silent].into());
     assert_eq!(held.iter().take(3).count(), 3);
@@ -122,7 +128,7 @@ fn tells_how_servers_end() -> Outcome {
     Ok(())
 }
 
-/// Serves each connection on a thread of its own; what `serve` returns comes through the channel.
+/// Calls `serve` for each connection on a new thread. The channel receives its results.
 fn serve<T: Send + 'static>(
     network: &Network,
     serve: impl Fn(TcpStream) -> T + Clone + Send + 'static,
@@ -134,7 +140,7 @@ fn serve<T: Send + 'static>(
             let (serve, sender) = (serve.clone(), sender.clone());
             std::thread::spawn(move || {
                 let from = stream.peer_addr().expect("connected").ip();
-                // A test that no longer listens has seen what it wanted.
+                // Fails if the test no longer needs the result.
                 let _ = sender.send((serve(stream), from));
             });
         }
@@ -143,4 +149,4 @@ fn serve<T: Send + 'static>(
 }
 
 const PORT: u16 = 443;
-const QUIET: Duration = Duration::from_millis(300);
+const IDLE_TIMEOUT: Duration = Duration::from_millis(300);

@@ -19,7 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_full_queue_is_seen_in_tap_and_counters", a_full_queue_is_seen),
         trial("rfc1191_tcp_learns_a_smaller_mtu", tcp_learns_a_smaller_mtu),
         trial("rfc2923_2_1_a_black_hole_swallows_full_segments", a_black_hole_swallows),
-        trial("loss_is_the_same_again_with_the_same_seed", loss_is_the_same_again),
+        trial("loss_is_reproducible_with_the_same_seed", loss_is_reproducible),
         trial("middlebox_strip_tfo", strip_tfo),
         trial("middlebox_drop_tfo", drop_tfo),
         trial("middlebox_strip_syn_data", strip_syn_data),
@@ -83,7 +83,10 @@ fn a_full_queue_is_seen() -> Outcome {
     let dropped: Vec<_> = packets.iter().filter(|packet| packet.delivered().is_none()).collect();
     assert_eq!((packets.len(), dropped.len()), (10, 5));
     assert!(dropped.iter().all(|packet| packet.dropped_by == Some("rate")));
-    assert!(dropped.iter().all(|packet| packet.frame.len() == 1_014), "kept to be looked at");
+    assert!(
+        dropped.iter().all(|packet| packet.frame.len() == 1_014),
+        "the tap keeps dropped packets"
+    );
     let up = network.path_counters(0)?.up;
     assert_eq!((up.arrived, up.delivered, up.dropped(), up.lost), (10, 5, 5, 0));
     assert_eq!((up.cells[0].name, up.cells[0].passed, up.cells[0].dropped), ("rate", 5, 5));
@@ -96,8 +99,8 @@ fn a_full_queue_is_seen() -> Outcome {
 fn tcp_learns_a_smaller_mtu() -> Outcome {
     let mtu = CellSpec::Mtu(MtuSpec { bytes: 1_200, too_big: TooBig::Icmp });
     let network = network(vec![mtu, delay(1)], vec![delay(1)]);
-    let taken = upload(&network, 50_000)?;
-    assert_eq!(taken, Some(50_000), "all arrives");
+    let received = upload(&network, 50_000)?;
+    assert_eq!(received, 50_000, "all arrives");
     let packets = network.tap().take().packets;
     let longest = |up: bool| {
         let up = if up { Direction::Up } else { Direction::Down };
@@ -112,39 +115,39 @@ fn tcp_learns_a_smaller_mtu() -> Outcome {
 fn a_black_hole_swallows() -> Outcome {
     let mtu = CellSpec::Mtu(MtuSpec { bytes: 1_200, too_big: TooBig::BlackHole });
     let network = network(vec![mtu, delay(1)], vec![delay(1)]);
-    let taken = upload(&network, 50_000)?;
-    assert_ne!(taken, Some(50_000), "a transfer stalls");
+    let received = upload(&network, 50_000)?;
+    assert_ne!(received, 50_000, "the transfer stalls");
     let up = network.path_counters(0)?.up;
     assert!(up.cells[0].dropped > 0);
     Ok(())
 }
 
-/// Sends so many bytes and says how many came within a second, if the connection stood.
-fn upload(network: &Network, bytes: usize) -> Result<Option<usize>, Box<dyn std::error::Error>> {
+/// Sends this many bytes. Returns how many arrive until none arrive for a second.
+fn upload(network: &Network, bytes: usize) -> Result<usize, Box<dyn std::error::Error>> {
     let listener = network.server().run(|| TcpListener::bind(("0.0.0.0", PORT)))??;
     let server = SocketAddr::from((network.path(0)?.server, PORT));
     let client = network.client().run(|| TcpStream::connect(server))??;
     let mut accepted = listener.accept()?.0;
     let writer = client.try_clone()?;
     let sending = std::thread::spawn(move || {
-        // Closed below while it may still be waiting.
+        // Fails if the connection is closed below before all is sent.
         let _ = (&writer).write_all(&vec![7; bytes]);
     });
     accepted.set_read_timeout(Some(Duration::from_secs(1)))?;
-    let mut taken = 0;
-    while taken < bytes {
+    let mut received = 0;
+    while received < bytes {
         match accepted.read(&mut [0; 65_536]) {
             Ok(0) | Err(_) => break,
-            Ok(length) => taken += length,
+            Ok(length) => received += length,
         }
     }
     client.shutdown(std::net::Shutdown::Both)?;
     drop(accepted);
     sending.join().expect("no panic");
-    Ok(Some(taken))
+    Ok(received)
 }
 
-fn loss_is_the_same_again() -> Outcome {
+fn loss_is_reproducible() -> Outcome {
     let decisions = |seed| -> Result<Vec<bool>, Box<dyn std::error::Error>> {
         let path = PathConfig {
             name: "lossy".to_owned(),
@@ -173,7 +176,7 @@ fn loss_is_the_same_again() -> Outcome {
     Ok(())
 }
 
-/// What two Fast Open connections did behind a middlebox: their packets, in turn.
+/// The packets of two successive Fast Open connections through a middlebox.
 fn two_connections(
     kind: Middlebox,
 ) -> Result<[Vec<CapturedPacket>; 2], Box<dyn std::error::Error>> {
@@ -185,8 +188,8 @@ fn two_connections(
         network.client().run(|| fast_open::echo(server))?;
         Ok(network.tap().take().packets)
     };
-    // The one that strips has to be there from the first cookie on; for the others the client
-    // needs a cookie first.
+    // `StripTfo` must act before the client has a cookie; for the others the client needs a cookie
+    // first.
     if kind != Middlebox::StripTfo {
         exchange()?;
     }
@@ -217,7 +220,7 @@ fn drop_syn_data() -> Outcome {
     fell_back_after_a_timer(&two_connections(Middlebox::DropSynData)?[0], "drop-syn-data")
 }
 
-/// The kernel remembers such a loss for a while, so only the first connection shows it.
+/// Checks the first connection only: the kernel remembers such a loss for a while.
 fn fell_back_after_a_timer(packets: &[CapturedPacket], by: &str) -> Outcome {
     let dropped = packets.iter().find(|p| p.dropped_by == Some(by)).ok_or("nothing dropped")?;
     let response = packets
@@ -226,7 +229,7 @@ fn fell_back_after_a_timer(packets: &[CapturedPacket], by: &str) -> Outcome {
         .find(|packet| fast_open::is_syn(packet))
         .ok_or("no connection")?;
     let waited = response.arrival_ns - dropped.arrival_ns;
-    assert!(waited > 500_000_000, "after its timer the client tries without: {waited} ns");
+    assert!(waited > 500_000_000, "the client retries without data after its timer: {waited} ns");
     Ok(())
 }
 
@@ -239,7 +242,7 @@ fn strip_syn_data() -> Outcome {
         let shortened = packet.altered.as_ref().map(|altered| altered.frame.len());
         assert_eq!(shortened, Some(packet.frame.len() - REQUEST.len()));
         let acknowledged = syn_ack.acknowledgment.wrapping_sub(sent.sequence) as usize - 1;
-        assert_eq!(acknowledged, 0, "the server took a right SYN without data");
+        assert_eq!(acknowledged, 0, "the server accepted a valid SYN without data");
     }
     Ok(())
 }
@@ -258,7 +261,7 @@ fn drop_early_data() -> Outcome {
     Ok(())
 }
 
-/// Whether a first flight gets through a middlebox whole, within half a second.
+/// Whether a complete first flight passes a middlebox within half a second.
 fn arrives(kind: Middlebox, flight: &[u8]) -> Result<bool, Box<dyn std::error::Error>> {
     let network = network(vec![CellSpec::Middlebox(kind), delay(1)], vec![delay(1)]);
     let listener = network.server().run(|| TcpListener::bind(("0.0.0.0", PORT)))??;
@@ -273,7 +276,7 @@ fn arrives(kind: Middlebox, flight: &[u8]) -> Result<bool, Box<dyn std::error::E
     Ok(whole)
 }
 
-/// A ClientHello with one extension of so many bytes (RFC 8446 section 4.1.2).
+/// A ClientHello with one extension of this length (RFC 8446 section 4.1.2).
 fn hello(extension: u16, length: u16) -> Vec<u8> {
     let head = [&[3, 3][..], &[7; 32], &[0, 0, 2, 0x13, 1, 1, 0]].concat();
     let number = |n: usize| (n as u16).to_be_bytes();
@@ -336,7 +339,7 @@ fn every_network_carries_a_packet() -> Outcome {
             .collect()
     })??;
     for (path, time) in paths.iter().zip(times) {
-        // What varies may be shorter than its base: not by more than half.
+        // A random delay may be shorter than its base, but not by more than half.
         assert!(time >= path.rtt() / 2, "{}: {time:?}", path.name);
     }
     Ok(())

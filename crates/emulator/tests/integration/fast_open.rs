@@ -1,4 +1,4 @@
-//! A TCP client and a server that speak Fast Open (RFC 7413), and what their SYNs show.
+//! A TCP client and a server with Fast Open (RFC 7413), and a parser of their SYNs.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use nix::sys::socket::{
 
 use crate::Outcome;
 
-/// What is echoed.
+/// The data that the client sends and the server echoes.
 pub(crate) const REQUEST: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
 
 /// The numbers of a SYN or SYN-ACK, and how many bytes of data it carries.
@@ -43,7 +43,8 @@ pub(crate) fn syn(packets: &[CapturedPacket], direction: Direction) -> Syn {
     found.remove(0)
 }
 
-/// One connection: the request, in the SYN where there is a cookie, and its echo.
+/// Sends the request on a new connection (in the SYN if the client has a cookie), and reads its
+/// echo.
 pub(crate) fn echo(server: Ipv4Addr) {
     let flags = SockFlag::SOCK_CLOEXEC;
     let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None).unwrap();

@@ -26,13 +26,13 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// The other program of `kill_9_leaves_nothing`: builds a network with a server that has workers,
-/// one of them in a session of its own, says so, and never ends.
+/// The process that `kill_9_leaves_nothing` kills: builds a network with a server that has workers,
+/// one of them in a new session, prints the inodes of the namespaces, and never ends.
 pub(crate) fn hold() -> ! {
     let network = network([2_000]);
     let _server = network.server().spawn_child(server_with_workers()).expect("starts");
-    let rooms = rooms(&network).map(inode);
-    println!("{}", rooms.map(|inode| inode.to_string()).join(" "));
+    let namespaces = namespaces(&network).map(inode);
+    println!("{}", namespaces.map(|inode| inode.to_string()).join(" "));
     loop {
         thread::sleep(Duration::from_secs(60));
     }
@@ -44,20 +44,21 @@ fn kill_9_leaves_nothing() -> Outcome {
         Command::new("/proc/self/exe").env(ROLE, HOLD).stdout(Stdio::piped()).spawn()?;
     let mut line = String::new();
     BufReader::new(holder.stdout.take().ok_or("piped")?).read_line(&mut line)?;
-    let rooms: BTreeSet<u64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
-    assert_eq!(rooms.len(), 3, "{line:?}");
-    // The server's shell and its two workers, and the first process of each room.
-    let living = eventually(|| inhabitants(&rooms), |living| living.len() >= 6);
-    assert!(living.len() >= 6, "before: {living:?}");
+    let namespaces: BTreeSet<u64> =
+        line.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+    assert_eq!(namespaces.len(), 3, "{line:?}");
+    // The server's shell and its two workers, and the first process of each namespace.
+    let processes = eventually(|| processes_in(&namespaces), |processes| processes.len() >= 6);
+    assert!(processes.len() >= 6, "before: {processes:?}");
 
     holder.kill()?;
     holder.wait()?;
-    let left = eventually(|| inhabitants(&rooms), BTreeSet::is_empty);
-    assert!(left.is_empty(), "processes left: {left:?}");
+    let remaining = eventually(|| processes_in(&namespaces), BTreeSet::is_empty);
+    assert!(remaining.is_empty(), "{remaining:?}");
     assert_eq!(fs::read_to_string("/proc/net/dev")?.lines().count(), interfaces);
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-    for room in rooms {
-        assert!(!mounts.contains(&format!("net:[{room}]")), "a mount holds {room}");
+    for namespace in namespaces {
+        assert!(!mounts.contains(&format!("net:[{namespace}]")), "a mount holds {namespace}");
     }
     Ok(())
 }
@@ -65,25 +66,25 @@ fn kill_9_leaves_nothing() -> Outcome {
 fn dropping_the_network_ends_its_children() -> Outcome {
     let network = network([2_000]);
     let server = network.server().spawn_child(server_with_workers())?;
-    let all: BTreeSet<u64> = rooms(&network).map(inode).into();
-    let living = eventually(|| inhabitants(&all), |living| living.len() >= 6);
-    assert!(living.len() >= 6, "before: {living:?}");
+    let all: BTreeSet<u64> = namespaces(&network).map(inode).into();
+    let processes = eventually(|| processes_in(&all), |processes| processes.len() >= 6);
+    assert!(processes.len() >= 6, "before: {processes:?}");
     drop(network);
     assert!(server.try_wait()?.is_some(), "ended, though its handle is kept");
-    let left = eventually(|| inhabitants(&all), BTreeSet::is_empty);
-    assert!(left.is_empty(), "{left:?}");
+    let remaining = eventually(|| processes_in(&all), BTreeSet::is_empty);
+    assert!(remaining.is_empty(), "{remaining:?}");
     Ok(())
 }
 
 fn children_run_in_their_namespace() -> Outcome {
     let network = network([2_000]);
-    for room in rooms(&network) {
+    for namespace in namespaces(&network) {
         let mut command = Command::new("readlink");
         command.arg("/proc/self/ns/net").stdout(Stdio::piped());
-        let mut process = room.spawn_child(command)?;
+        let mut process = namespace.spawn_child(command)?;
         let mut output = String::new();
         process.stdout.take().ok_or("piped")?.read_to_string(&mut output)?;
-        assert_eq!(output.trim(), format!("net:[{}]", inode(room)));
+        assert_eq!(output.trim(), format!("net:[{}]", inode(namespace)));
         let status = process.wait_timeout(TEST_TIMEOUT)?.ok_or("still runs")?;
         assert!(status.success());
     }
@@ -92,16 +93,16 @@ fn children_run_in_their_namespace() -> Outcome {
 
 fn dropping_a_process_ends_its_group() -> Outcome {
     let network = network([2_000]);
-    let room = BTreeSet::from([inode(network.server())]);
-    let before = inhabitants(&room).len();
+    let namespace = BTreeSet::from([inode(network.server())]);
+    let before = processes_in(&namespace).len();
     let mut command = Command::new("sh");
     command.args(["-c", "sleep 4711 & sleep 4711 & wait"]);
     let process = network.server().spawn_child(command)?;
-    let during = eventually(|| inhabitants(&room), |living| living.len() == before + 3);
+    let during = eventually(|| processes_in(&namespace), |processes| processes.len() == before + 3);
     assert_eq!(during.len(), before + 3);
     assert_eq!(process.wait_timeout(Duration::ZERO)?, None, "it runs");
     drop(process);
-    let after = eventually(|| inhabitants(&room), |living| living.len() == before);
+    let after = eventually(|| processes_in(&namespace), |processes| processes.len() == before);
     assert_eq!(after.len(), before, "{after:?}");
 
     let mut command = Command::new("sleep");
@@ -115,8 +116,8 @@ fn dropping_a_process_ends_its_group() -> Outcome {
 
 fn a_group_is_ended_after_its_leader() -> Outcome {
     let network = network([2_000]);
-    let room = BTreeSet::from([inode(network.server())]);
-    let before = inhabitants(&room).len();
+    let namespace = BTreeSet::from([inode(network.server())]);
+    let before = processes_in(&namespace).len();
     let signal = |process: Process| process.signal(libc::SIGTERM).map(|()| Some(process));
     let kill = |process: Process| process.kill().map(|()| Some(process));
     type End = fn(Process) -> std::io::Result<Option<Process>>;
@@ -127,10 +128,11 @@ fn a_group_is_ended_after_its_leader() -> Outcome {
         let process = network.server().spawn_child(command)?;
         let status = process.wait_timeout(TEST_TIMEOUT)?.ok_or("still runs")?;
         assert_eq!(status.code(), Some(3));
-        let during = eventually(|| inhabitants(&room), |living| living.len() == before + 1);
+        let during =
+            eventually(|| processes_in(&namespace), |processes| processes.len() == before + 1);
         assert_eq!(during.len(), before + 1, "{during:?}");
         let handle = end(process)?;
-        let after = eventually(|| inhabitants(&room), |living| living.len() == before);
+        let after = eventually(|| processes_in(&namespace), |processes| processes.len() == before);
         assert_eq!(after.len(), before, "{after:?}");
         // The status remains known.
         if let Some(process) = handle {
@@ -161,12 +163,12 @@ fn a_missing_program_is_named() -> Outcome {
 fn server_with_workers() -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", "sleep 4711 & setsid sleep 4711 & wait"]);
-    // If one is left over, nobody who reads this program's output waits for it.
+    // A remaining worker must not keep the output of this program open.
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
 }
 
-fn rooms(network: &Network) -> [&Namespace; 3] {
+fn namespaces(network: &Network) -> [&Namespace; 3] {
     [network.client(), network.server(), network.attacker().namespace()]
 }
 
@@ -176,28 +178,28 @@ fn inode(namespace: &Namespace) -> u64 {
 }
 
 /// The processes other than this one with a thread in one of these network namespaces.
-fn inhabitants(rooms: &BTreeSet<u64>) -> BTreeSet<u32> {
-    let enter_network_namespace = |pid: &u32| {
+fn processes_in(namespaces: &BTreeSet<u64>) -> BTreeSet<u32> {
+    let is_inside = |pid: &u32| {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         threads
             .filter_map(|thread| fs::metadata(thread.path().join("ns/net")).ok())
-            .any(|namespace| rooms.contains(&namespace.ino()))
+            .any(|namespace| namespaces.contains(&namespace.ino()))
     };
     let names = fs::read_dir("/proc").expect("/proc").flatten();
     names
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter(|pid| *pid != std::process::id())
-        .filter(enter_network_namespace)
+        .filter(is_inside)
         .collect()
 }
 
-/// Looks again until it is as wanted, for a while; returns what it saw last.
-fn eventually<T>(look: impl Fn() -> T, wanted: impl Fn(&T) -> bool) -> T {
+/// Observes until the value is as expected or the timeout is over. Returns the last value.
+fn eventually<T>(observe: impl Fn() -> T, is_expected: impl Fn(&T) -> bool) -> T {
     let started = Instant::now();
     loop {
-        let seen = look();
-        if wanted(&seen) || started.elapsed() > TEST_TIMEOUT {
-            return seen;
+        let value = observe();
+        if is_expected(&value) || started.elapsed() > TEST_TIMEOUT {
+            return value;
         }
         thread::sleep(Duration::from_millis(10));
     }

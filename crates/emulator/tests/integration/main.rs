@@ -18,7 +18,7 @@ use std::time::Duration;
 use firstflight_emulator::{Network, NetworkConfig, PathConfig, Privilege, enter_user_namespace};
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// What a copy of this program is to do, by environment.
+/// The environment variable that selects what a copy of this program does.
 const ROLE: &str = "FIRSTFLIGHT_LINK_TEST_ROLE";
 const HOLD: &str = "hold-a-network";
 
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         lifetime::hold();
     }
     let mut arguments = Arguments::from_args();
-    // The tests measure time: side by side they would disturb each other.
+    // The tests measure time: in parallel they would disturb each other.
     arguments.test_threads.get_or_insert(1);
     let mut trials = Vec::new();
     trials.extend(packets::trials());
@@ -67,8 +67,8 @@ fn as_an_ordinary_user() -> Outcome {
     // By descriptor, since the directories above may be closed to that user.
     let output = Command::new("/proc/self/exe").uid(NOBODY).gid(NOBODY).output()?;
     let stdout = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "as user {NOBODY}:\n{stdout}\n{complained}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "as user {NOBODY}:\n{stdout}\n{stderr}");
     assert!(stdout.contains("kill_9_leaves_nothing"), "all trials run:\n{stdout}");
     Ok(())
 }

@@ -12,17 +12,17 @@ use crate::{Outcome, network, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("round_trips_take_what_the_path_says", round_trips_take_what_the_path_says),
+        trial("round_trips_take_the_delay_of_the_path", round_trips_take_the_delay_of_the_path),
         trial("paths_are_delayed_independently", paths_are_delayed_independently),
         trial("delays_change_at_run_time", delays_change_at_run_time),
         trial("up_and_down_may_differ", up_and_down_may_differ),
         trial("the_tap_cuts_packets_and_keeps_their_length", the_tap_cuts_packets),
-        trial("the_most_paths_work", the_most_paths_work),
-        trial("what_belongs_to_no_path_is_counted_and_dropped", foreign_packets_are_dropped),
+        trial("the_maximum_number_of_paths_works", the_maximum_number_of_paths_works),
+        trial("packets_of_no_path_are_counted_and_dropped", packets_of_no_path_are_dropped),
     ]
 }
 
-fn round_trips_take_what_the_path_says() -> Outcome {
+fn round_trips_take_the_delay_of_the_path() -> Outcome {
     let network = network([200, 2_000, 20_000, 200_000]);
     echo_server(&network)?;
     for (path, count) in network.paths().into_iter().zip([80, 80, 40, 10]) {
@@ -33,7 +33,7 @@ fn round_trips_take_what_the_path_says() -> Outcome {
             (0..count).map(round_trip).collect::<Vec<_>>()
         })?;
         errors.sort_unstable();
-        assert!(errors[0] < MAX_LEAST_ERROR, "{}: {errors:?}", path.name);
+        assert!(errors[0] < MAX_MIN_ERROR, "{}: {errors:?}", path.name);
     }
     let lateness = network.lateness();
     assert_eq!(lateness.packets, 420);
@@ -102,7 +102,7 @@ fn up_and_down_may_differ() -> Outcome {
 
 fn the_tap_cuts_packets() -> Outcome {
     let path = PathConfig::symmetric("short", Duration::from_micros(200));
-    // Awake, so that this too is seen to start and to end.
+    // Also tests that the threads of `keep_awake` start and end.
     let config =
         NetworkConfig { snap_length: 50, keep_awake: true, ..NetworkConfig::new(vec![path]) };
     let network = Network::build(config)?;
@@ -121,7 +121,7 @@ fn the_tap_cuts_packets() -> Outcome {
     Ok(())
 }
 
-fn the_most_paths_work() -> Outcome {
+fn the_maximum_number_of_paths_works() -> Outcome {
     let paths = vec![PathConfig::symmetric("one of many", Duration::from_millis(1)); MAX_PATHS];
     let network = Network::build(NetworkConfig::new(paths))?;
     echo_server(&network)?;
@@ -140,11 +140,11 @@ fn the_most_paths_work() -> Outcome {
     Ok(())
 }
 
-fn foreign_packets_are_dropped() -> Outcome {
+fn packets_of_no_path_are_dropped() -> Outcome {
     let network = network([1_000, 1_000]);
     let (first, second) = (network.path(0)?, network.path(1)?);
     let lost = network.client().run(|| {
-        // One path's client address to the other's server: no pair of addresses that is a path.
+        // From the client address of one path to the server address of another.
         let socket = UdpSocket::bind((first.client, 0)).unwrap();
         socket.send_to(b"x", (second.server, PORT)).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
@@ -188,6 +188,6 @@ fn delay_ns(packet: &CapturedPacket) -> u64 {
 
 const PORT: u16 = 7;
 const TEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Of the best round trip of a path: other programs on the machine delay most of them, seldom all.
-const MAX_LEAST_ERROR: Duration = Duration::from_millis(2);
+/// For the fastest round trip of a path: other programs delay most round trips, but seldom all.
+const MAX_MIN_ERROR: Duration = Duration::from_millis(2);
 const MAX_MEDIAN_LATENESS: Duration = Duration::from_millis(10);

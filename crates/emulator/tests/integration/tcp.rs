@@ -1,4 +1,4 @@
-//! TCP over the link: data both ways, congestion control, Fast Open as the packets show it.
+//! TCP over the link: data both ways, congestion control, Fast Open in the captured packets.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -38,7 +38,7 @@ fn tcp_carries_a_megabyte_both_ways() -> Outcome {
     let counters = network.counters()?;
     assert_eq!((counters.ring_full, counters.queue_full, counters.refused), (0, 0, 0));
     let longest = network.tap().take().packets.iter().map(|p| p.length).max();
-    assert_eq!(longest, Some(1_514), "segments as on a wire, not as offloads join them");
+    assert_eq!(longest, Some(1_514), "segments are not merged by offloads");
     Ok(())
 }
 
@@ -65,7 +65,7 @@ fn second_syn_carries_data() -> Outcome {
         let sent = syn(&packets, Direction::Up);
         let syn_ack = syn(&packets, Direction::Down);
         let acknowledged = syn_ack.acknowledgment.wrapping_sub(sent.sequence) as usize - 1;
-        assert_eq!(acknowledged, sent.data, "the server takes all that the SYN carries");
+        assert_eq!(acknowledged, sent.data, "the server accepts all data of the SYN");
         data_in_syn.push(sent.data);
     }
     assert_eq!(data_in_syn, [0, REQUEST.len(), REQUEST.len()], "a cookie first, then data");

@@ -1,4 +1,4 @@
-//! TUN devices instead of packet rings, where this machine lets us.
+//! TUN devices instead of packet rings, if this machine permits them.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -23,7 +23,7 @@ fn network() -> Result<Network, LinkError> {
     Network::build(NetworkConfig { backend: Backend::Tun, ..NetworkConfig::new(vec![path]) })
 }
 
-/// Whether this user may open the device, which the other trial takes up.
+/// Whether this user may open the device.
 fn device_opens() -> bool {
     std::fs::File::options().read(true).write(true).open("/dev/net/tun").is_ok()
 }

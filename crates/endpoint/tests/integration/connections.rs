@@ -1,11 +1,13 @@
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use firstflight_quic::Burst;
+use quinn_proto::congestion::{Controller, ControllerFactory};
 use quinn_proto::{ConnectionError, IdleTimeout, TransportConfig, VarInt};
 
-use crate::support::{Client, Layer, LayerState, Server, request, within};
+use crate::support::{Client, Layer, LayerState, Server, echo, request, within};
 
 #[tokio::test]
 async fn a_close_reaches_the_other_side_with_its_code_and_reason() {
@@ -63,6 +65,101 @@ async fn a_close_is_sent_although_the_congestion_window_is_full() {
     ours.close(VarInt::from_u32(7), b"");
     let closed = tokio::time::timeout(Duration::from_secs(5), theirs.closed()).await;
     assert!(matches!(closed, Ok(ConnectionError::ApplicationClosed(_))), "{closed:?}");
+}
+
+#[tokio::test]
+async fn a_panic_of_its_state_machine_ends_one_connection_only() {
+    for event in [PanickingEvent::Sent, PanickingEvent::Acknowledged] {
+        let factory = Arc::new(PanickingFactory { event, latest: Mutex::default() });
+        let change = |transport: &mut TransportConfig| {
+            transport.congestion_controller_factory(factory.clone());
+        };
+        let (server, client) = (Server::with(|socket| socket, change), Client::new());
+        let (other_theirs, other_ours) = server.pair(&client).await;
+        let (theirs, ours) = server.pair(&client).await;
+        let panics = factory.latest.lock().unwrap().clone();
+        let mut stream = within(std::future::poll_fn(|cx| ours.poll_open_uni(cx))).await.unwrap();
+        panics.store(true, Ordering::SeqCst);
+        stream.write_all(b"data").await.unwrap();
+        let ended = within(ours.accept_bi()).await.err();
+        assert_eq!(ended, Some(ConnectionError::LocallyClosed));
+        assert!(!panics.load(Ordering::SeqCst), "the state machine has panicked");
+
+        tokio::spawn(echo(other_ours));
+        assert_eq!(request(&other_theirs, b"alive").await, b"alive");
+        let (new_theirs, new_ours) = server.pair(&client).await;
+        tokio::spawn(echo(new_ours));
+        assert_eq!(request(&new_theirs, b"new").await, b"new");
+        // The next packet gets a stateless reset.
+        let _ = within(theirs.open_uni()).await.unwrap().write_all(b"data").await;
+        assert_eq!(within(theirs.closed()).await, ConnectionError::Reset);
+    }
+}
+
+#[derive(Clone, Copy)]
+enum PanickingEvent {
+    Sent,
+    Acknowledged,
+}
+
+struct PanickingFactory {
+    event: PanickingEvent,
+    /// Makes the latest connection panic at its next such event.
+    latest: Mutex<Arc<AtomicBool>>,
+}
+
+#[derive(Clone)]
+struct PanickingController {
+    event: PanickingEvent,
+    panics: Arc<AtomicBool>,
+}
+
+impl PanickingController {
+    fn panic_if_armed(&self) {
+        assert!(!self.panics.swap(false, Ordering::SeqCst), "a panic of the state machine");
+    }
+}
+
+impl ControllerFactory for PanickingFactory {
+    fn build(self: Arc<Self>, _: Instant, _: u16) -> Box<dyn Controller> {
+        let panics = Arc::new(AtomicBool::new(false));
+        *self.latest.lock().unwrap() = panics.clone();
+        Box::new(PanickingController { event: self.event, panics })
+    }
+}
+
+impl Controller for PanickingController {
+    fn on_sent(&mut self, _: Instant, _: u64, _: u64) {
+        if let PanickingEvent::Sent = self.event {
+            self.panic_if_armed();
+        }
+    }
+
+    fn on_end_acks(&mut self, _: Instant, _: u64, _: bool, _: Option<u64>) {
+        if let PanickingEvent::Acknowledged = self.event {
+            self.panic_if_armed();
+        }
+    }
+
+    fn on_congestion_event(&mut self, _: Instant, _: Instant, _: bool, _: u64) {}
+
+    fn on_mtu_update(&mut self, _: u16) {}
+
+    fn window(&self) -> u64 {
+        self.initial_window()
+    }
+
+    fn clone_box(&self) -> Box<dyn Controller> {
+        Box::new(self.clone())
+    }
+
+    fn initial_window(&self) -> u64 {
+        1 << 20
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use quinn_proto::{ConnectionError, TransportErrorCode, VarInt};
 use crate::support::{Client, Server, within};
 
 #[tokio::test]
-async fn a_refused_client_is_told() {
+async fn a_refused_client_gets_connection_refused() {
     let (server, client) = (Server::new(), Client::new());
     for dropped in [false, true] {
         let connecting = client.connect(server.address);
@@ -76,7 +76,7 @@ async fn a_closed_endpoint_closes_its_connections_and_refuses_others() {
     within(server.endpoint.wait_idle()).await;
 }
 
-/// It may have waited for a store meanwhile.
+/// The server may have waited for its store meanwhile.
 #[tokio::test]
 async fn a_connection_that_was_announced_before_the_close_is_refused() {
     let (server, client) = (Server::new(), Client::new());

@@ -8,7 +8,7 @@ use quinn_udp::RecvMeta;
 
 use crate::support::{Client, Layer, LayerState, Server, request, within};
 
-/// Returns the number of calls.
+/// Sends a long request and response through a layer. Returns the number of send calls.
 async fn echoes_over(state: LayerState) -> usize {
     let (state, client) = (Arc::new(state), Client::new());
     let server = Server::on(|socket| Layer { socket, state: state.clone() });
@@ -20,7 +20,7 @@ async fn echoes_over(state: LayerState) -> usize {
 }
 
 #[tokio::test]
-async fn a_full_socket_loses_nothing_and_delays_everything() {
+async fn a_full_socket_delays_packets_and_loses_none() {
     for full in [2, 3, 7] {
         assert!(echoes_over(LayerState { full, ..LayerState::default() }).await > full);
     }
@@ -38,9 +38,9 @@ async fn a_socket_that_fails_is_read_again() {
     echoes_over(LayerState { failures: AtomicUsize::new(2), ..LayerState::default() }).await;
 }
 
-/// The kernel refuses to send such a response.
+/// The kernel refuses to send responses to them.
 #[tokio::test]
-async fn datagrams_that_cannot_have_a_response_have_none() {
+async fn datagrams_that_cannot_have_a_response_get_none() {
     type Change = fn(&mut RecvMeta);
     let changes: [(Change, usize); 4] = [
         (|_| {}, 1),
@@ -80,7 +80,7 @@ async fn a_closed_endpoint_leaves_nothing_behind() {
     server.endpoint.close(VarInt::from_u32(0), b"");
     within(server.endpoint.wait_idle()).await;
     drop(server);
-    // The driver has ended, so nobody takes what is queued now.
+    // The driver has ended, so connections that are queued now are never taken.
     let _ = recv.stop(VarInt::from_u32(0));
     let _ = send.reset(VarInt::from_u32(0));
     drop((send, recv, ours));

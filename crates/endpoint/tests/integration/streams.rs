@@ -19,7 +19,7 @@ async fn a_response_returns_on_its_requests_stream() {
 }
 
 #[tokio::test]
-async fn a_finished_stream_ends_when_the_client_has_all_of_it() {
+async fn stopped_returns_once_the_client_has_acknowledged_a_finished_stream() {
     let (server, client) = (Server::new(), Client::new());
     let (theirs, ours) = server.pair(&client).await;
     let (mut send, _recv) = theirs.open_bi().await.unwrap();
@@ -34,7 +34,7 @@ async fn a_finished_stream_ends_when_the_client_has_all_of_it() {
 }
 
 #[tokio::test]
-async fn rfc9000_3_5_a_stopped_stream_says_so_to_its_writer() {
+async fn rfc9000_3_5_writing_to_a_stopped_stream_fails_with_its_code() {
     let (server, client) = (Server::new(), Client::new());
     let (theirs, ours) = server.pair(&client).await;
     let (mut send, mut recv) = theirs.open_bi().await.unwrap();
@@ -108,9 +108,9 @@ async fn the_server_opens_streams_as_far_as_the_client_allows() {
     assert!(opened.is_ok());
 }
 
-/// Streams of a long connection come and go, so nothing may be left of them.
+/// A long connection has many streams, so nothing may be left of each.
 #[tokio::test]
-async fn nothing_waits_for_a_stream_that_nobody_waits_for() {
+async fn dropped_streams_leave_no_wakers() {
     struct Counted;
     impl Wake for Counted {
         fn wake(self: Arc<Self>) {}

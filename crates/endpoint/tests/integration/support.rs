@@ -1,4 +1,4 @@
-//! A server on the endpoint and clients of quinn.
+//! A server on the endpoint, and clients on quinn.
 
 use std::io::{self, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -32,12 +32,12 @@ impl Server {
         Self::on(|socket| socket)
     }
 
-    /// On a layer above its socket.
+    /// With a layer above its socket.
     pub(crate) fn on<S: DatagramSocket>(layer: impl FnOnce(Socket) -> S) -> Self {
         Self::with(layer, |_| {})
     }
 
-    /// The same with other transport settings.
+    /// As [`Server::on`], with changed transport settings.
     pub(crate) fn with<S: DatagramSocket>(
         layer: impl FnOnce(Socket) -> S,
         change: impl FnOnce(&mut TransportConfig),
@@ -128,7 +128,7 @@ impl Client {
     }
 }
 
-/// Sends a request on a stream of its own, and reads the response.
+/// Sends a request on a new stream, and reads the response.
 pub(crate) async fn request(connection: &quinn::Connection, request: &[u8]) -> Vec<u8> {
     let (mut send, mut recv) = within(connection.open_bi()).await.unwrap();
     let writing = async {
@@ -180,8 +180,8 @@ fn now() -> UnixTime {
     UnixTime::from(std::time::SystemTime::now())
 }
 
-/// A socket that loses, counts or does not take what is sent, and changes or fails to receive what
-/// arrives.
+/// A layer that counts, loses or rejects sent datagrams, and changes or fails to receive datagrams that
+/// arrive.
 pub(crate) struct Layer {
     pub(crate) socket: Socket,
     pub(crate) state: Arc<LayerState>,
@@ -189,15 +189,16 @@ pub(crate) struct Layer {
 
 #[derive(Default)]
 pub(crate) struct LayerState {
-    /// How many of a hundred calls are lost. Not every so many: probes may come in the same rhythm.
+    /// The percentage of send calls that are lost. Pseudorandom, since probes may have a regular interval.
     pub(crate) lose: usize,
-    /// Every how many calls one finds the socket full; 0: none.
+    /// Each send call whose number is a multiple finds the socket full; 0: none.
     pub(crate) full: usize,
+    /// Send calls so far.
     pub(crate) calls: AtomicUsize,
-    /// The last call that is not lost; 0: all may arrive.
+    /// Send calls after this number are lost; 0: none.
     pub(crate) last: AtomicUsize,
     pub(crate) is_full: AtomicBool,
-    /// How many calls fail to receive.
+    /// How many calls to receive fail.
     pub(crate) failures: AtomicUsize,
     /// Where received datagrams seem to come from and to go to.
     pub(crate) change: Option<fn(&mut RecvMeta)>,
@@ -244,7 +245,7 @@ impl DatagramSocket for Layer {
         Poll::Ready(Ok(count))
     }
 
-    /// Says once that a full socket is still full, and wakes the task.
+    /// Reports once that a full socket is still full, and wakes the task.
     fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.state.is_full.swap(false, Ordering::SeqCst) {
             cx.waker().wake_by_ref();
@@ -254,7 +255,7 @@ impl DatagramSocket for Layer {
     }
 }
 
-/// A bound for what a test waits for.
+/// Limits how long a test waits.
 pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(30), future).await.expect("within half a minute")
 }

@@ -7,7 +7,7 @@ use crate::ProtocolError;
 /// A stream of handshake messages or of the application (RFC 9000 section 2.2).
 #[derive(Default)]
 pub(crate) struct Assembly {
-    /// Bytes that were taken.
+    /// Number of bytes taken.
     taken: u64,
     /// Pieces that have arrived, by their offset. They may overlap.
     pieces: BTreeMap<u64, Vec<u8>>,
@@ -37,7 +37,7 @@ impl Assembly {
         Ok(())
     }
 
-    /// Takes what is in order now.
+    /// Takes the data that is contiguous by now.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
         while let Some(entry) = self.pieces.first_entry() {
@@ -59,9 +59,9 @@ impl Assembly {
     }
 }
 
-/// Bytes of a stream that are read: the limit that the transport parameters announce.
+/// Maximum size of a stream, as announced in the transport parameters.
 pub(crate) const MAX_STREAM_BYTES: u64 = 1 << 20;
-/// Pieces with gaps between them.
+/// Maximum number of buffered pieces.
 const MAX_PIECES: usize = 2048;
 
 #[cfg(test)]
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_limited() {
+    fn buffered_data_is_limited() {
         let mut assembly = Assembly::default();
         assert_eq!(assembly.add(MAX_STREAM_BYTES, b"a", false), Err(ProtocolError::TooLong));
         assert_eq!(assembly.add(u64::MAX, b"a", false), Err(ProtocolError::Malformed));

@@ -5,7 +5,7 @@ use firstflight_wire::{PacketKeys, PacketKind, Sender, Version, put_varint};
 use super::assembly::MAX_STREAM_BYTES;
 use super::space::{MAX_FRAME_DATA, crypto_frame, stream_frames};
 
-/// Ids and numbers of a first flight.
+/// Connection ids and packet numbers of a first flight.
 #[derive(Clone)]
 pub(crate) struct QuicParts {
     /// The destination connection id of the client's first packet, from which the Initial keys
@@ -23,7 +23,7 @@ pub(crate) struct QuicParts {
     pub(crate) next_application: u64,
 }
 
-/// Writes a flight with the next packet numbers, and counts them on.
+/// Writes a flight with the next packet numbers, and advances them.
 pub(crate) fn first_flight(
     parts: &mut QuicParts,
     hello: &[u8],
@@ -32,7 +32,7 @@ pub(crate) fn first_flight(
     let mut early_packets = Vec::new();
     if let Some((keys, data)) = early {
         let control = stream_frames(FIRST_UNIDIRECTIONAL, 0, &parts.first_stream, false);
-        for payload in packed([control, stream_frames(0, 0, data, true)].concat()) {
+        for payload in pack_frames([control, stream_frames(0, 0, data, true)].concat()) {
             let header = long_header(PacketKind::ZeroRtt, parts);
             early_packets.push(seal_long(keys, header, parts.next_application, payload));
             parts.next_application += 1;
@@ -49,16 +49,16 @@ pub(crate) fn first_flight(
         let header = long_header(PacketKind::Initial, parts);
         let len = header.len() + 2 + NUMBER_LEN + payload.len() + TAG_LEN;
         // The first 0-RTT packet follows in the same datagram, if it fits (section 12.2).
-        let follows = match early_packets.first() {
+        let zero_rtt = match early_packets.first() {
             Some(packet) if number + 1 == count && len + packet.len() <= MAX_DATAGRAM => {
                 early_packets.remove(0)
             }
             _ => Vec::new(),
         };
-        let padded = pad(payload, MAX_DATAGRAM.saturating_sub(len + follows.len()));
+        let padded = pad(payload, MAX_DATAGRAM.saturating_sub(len + zero_rtt.len()));
         let packet = seal_long(&keys, header, parts.next_initial, padded);
         parts.next_initial += 1;
-        datagrams.push([packet, follows].concat());
+        datagrams.push([packet, zero_rtt].concat());
     }
     datagrams.extend(early_packets);
     datagrams
@@ -70,8 +70,8 @@ pub(crate) fn pad(mut payload: Vec<u8>, more: usize) -> Vec<u8> {
     payload
 }
 
-/// Joins frames to payloads of packets.
-pub(crate) fn packed(frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+/// Packs frames into payloads of packets.
+pub(crate) fn pack_frames(frames: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let mut payloads: Vec<Vec<u8>> = Vec::new();
     for frame in frames {
         match payloads.last_mut() {
@@ -103,7 +103,7 @@ pub(crate) fn long_header(kind: PacketKind, parts: &QuicParts) -> Vec<u8> {
 }
 
 /// Adds length and number to a long header, and protects the packet. Packet numbers take four bytes,
-/// and so do samples, so that no payload is too short.
+/// so that no payload is too short for header protection (RFC 9001 section 5.4.2).
 pub(crate) fn seal_long(
     keys: &PacketKeys,
     mut header: Vec<u8>,
@@ -149,11 +149,11 @@ pub(crate) fn transport_parameters(source: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Bytes of a datagram with an Initial packet (section 14.1); no datagram is longer.
+/// Size of a datagram with an Initial packet (section 14.1), in bytes; no datagram is larger.
 pub(crate) const MAX_DATAGRAM: usize = 1200;
-/// Bytes of frames in a packet.
+/// Maximum number of bytes of frames in a packet.
 const MAX_PAYLOAD: usize = 1100;
-/// Bytes of our connection ids.
+/// Length of our connection ids, in bytes.
 pub(crate) const ID_LEN: usize = 8;
 pub(crate) const NUMBER_LEN: usize = 4;
 pub(crate) const TAG_LEN: usize = 16;

@@ -1,4 +1,4 @@
-//! A packet number space: what was received, what is to be sent (RFC 9000 section 12.3).
+//! A packet number space (RFC 9000 section 12.3): packets received, and frames to send.
 
 use std::collections::BTreeSet;
 
@@ -14,20 +14,20 @@ pub(crate) struct Space {
     pub(crate) write: Option<PacketKeys>,
     /// The number of the next packet.
     pub(crate) next: u64,
-    /// The newest packets that were received.
+    /// Numbers of the newest packets received.
     received: BTreeSet<u64>,
     pub(crate) largest: Option<u64>,
     pub(crate) ack_pending: bool,
     pub(crate) crypto: Assembly,
     pub(crate) messages: Messages,
-    /// Handshake bytes that were sent.
+    /// Number of handshake bytes sent.
     pub(crate) crypto_sent: u64,
     /// Frames to send, each no longer than a packet.
     pub(crate) frames: Vec<Vec<u8>>,
 }
 
 impl Space {
-    /// Notes a packet; returns whether it is new.
+    /// Records a received packet.
     pub(crate) fn receive(&mut self, number: u64, elicits_ack: bool) {
         self.received.insert(number);
         if self.received.len() > MAX_RECEIVED {
@@ -110,11 +110,11 @@ pub(crate) fn stream_frames(id: u64, mut offset: u64, data: &[u8], fin: bool) ->
     frames
 }
 
-/// Bytes of data in a frame: with its packet it fits a datagram of 1,200 bytes.
+/// Maximum bytes of data in a frame; with its packet it fits into a datagram of 1,200 bytes.
 pub(crate) const MAX_FRAME_DATA: usize = 1000;
-/// Numbers that are remembered.
+/// Maximum number of remembered packet numbers.
 const MAX_RECEIVED: usize = 512;
-/// Ranges of an ACK frame.
+/// Maximum number of ranges in an ACK frame.
 const MAX_RANGES: usize = 32;
 
 #[cfg(test)]

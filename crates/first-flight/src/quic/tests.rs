@@ -1,4 +1,4 @@
-//! Flights over QUIC as packets, and what becomes of them under another connection id.
+//! Flights over QUIC as packets, also with another connection id.
 
 use std::time::Duration;
 
@@ -115,7 +115,7 @@ fn rfc9000_17_2_5_3_a_retry_keeps_the_packet_numbers() {
 }
 
 #[test]
-fn rfc9000_6_2_version_negotiation_ends_it() {
+fn rfc9000_6_2_version_negotiation_ends_the_connection() {
     let mut connection = flight(b"").connection();
     let packet = [&[0x80, 0, 0, 0, 0, 8][..], &[3; 8], &[8], &OLD, &[0, 0, 0, 9]].concat();
     assert_eq!(connection.receive(&packet, Duration::ZERO), Err(ProtocolError::Version));

@@ -1,4 +1,4 @@
-//! Servers that respond late, never, or with something else, over TCP and QUIC.
+//! Servers that respond late, never, or incorrectly, over TCP and QUIC.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,9 +18,9 @@ pub enum Fault {
     Silent,
     /// It sends a byte, or a datagram, every nine seconds.
     Slow,
-    /// It sends other bytes.
+    /// It sends corrupted bytes.
     Garbage,
-    /// It sends without end what means nothing.
+    /// It sends endless data without meaning.
     Endless,
     /// It resets the connection, over QUIC the stream.
     Reset,
@@ -37,24 +37,24 @@ impl Fault {
 /// Where a server fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultyPart {
-    /// With its first bytes.
+    /// From its first bytes on.
     Handshake,
-    /// With its responses of HTTP.
+    /// In its HTTP responses.
     Response,
-    /// With connections of TCP Fast Open.
+    /// On connections with TCP Fast Open.
     FastOpen,
 }
 
-/// A link to a server that fails with its first bytes.
+/// A link to a server that fails from its first bytes on.
 pub(super) struct FaultyLink {
     link: Box<dyn Link>,
     shared: Rc<Shared>,
     fault: Fault,
     datagrams: bool,
-    /// What has not been delivered, and when its next piece is.
+    /// Undelivered pieces, and when the next one is delivered.
     pieces: VecDeque<Vec<u8>>,
     next_at: Duration,
-    /// Whether something was delivered.
+    /// Whether anything was delivered.
     halved: bool,
 }
 
@@ -69,7 +69,8 @@ impl FaultyLink {
         Self { link, shared, fault, datagrams, pieces: VecDeque::new(), next_at, halved: false }
     }
 
-    /// Whether the next piece arrives until this time, which passes.
+    /// Advances the clock to the next piece, or to `until` if that is earlier. Returns whether a
+    /// piece is due.
     fn piece_until(&mut self, until: Duration) -> bool {
         let in_time = self.next_at <= until;
         let at = if in_time { self.next_at } else { until };
@@ -97,7 +98,7 @@ impl Link for FaultyLink {
                 self.shared.clock.set(until.max(self.now()));
                 Ok(Received::Nothing)
             }
-            // A refused datagram is all that a reset can be before there are keys.
+            // Before there are keys, a reset can only be a refused datagram.
             Fault::Reset if self.datagrams => Err(io::ErrorKind::ConnectionRefused.into()),
             Fault::Reset => Ok(Received::End),
             Fault::Endless if self.piece_until(until) => {
@@ -156,12 +157,12 @@ impl Link for FaultyLink {
 pub(super) struct Piece {
     pub(super) stream: u64,
     pub(super) data: Vec<u8>,
-    pub(super) then: Then,
+    pub(super) continuation: Continuation,
 }
 
 /// What follows a part of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Then {
+pub(super) enum Continuation {
     /// Over QUIC the end of the stream; over TCP the next response.
     Complete,
     /// More of it.
@@ -172,7 +173,7 @@ pub(super) enum Then {
     Reset,
 }
 
-/// The responses of a connection, as its fault makes them.
+/// The responses of a connection, changed by its fault.
 pub(super) struct Responses {
     fault: Option<Fault>,
     http3: bool,
@@ -181,12 +182,12 @@ pub(super) struct Responses {
 }
 
 impl Responses {
-    /// Responses that are faulty or not.
+    /// Creates responses with or without a fault.
     pub(super) fn new(fault: Option<Fault>, http3: bool) -> Self {
         Self { fault, http3, waiting: VecDeque::new(), next_at: Duration::ZERO }
     }
 
-    /// What is sent of a response at once.
+    /// Returns the part of a response that is sent at once.
     pub(super) fn respond(
         &mut self,
         stream: u64,
@@ -194,7 +195,7 @@ impl Responses {
         now: Duration,
     ) -> Option<Piece> {
         let Some(fault) = self.fault else {
-            let whole = Piece { stream, data, then: Then::Complete };
+            let whole = Piece { stream, data, continuation: Continuation::Complete };
             if after.is_zero() {
                 return Some(whole);
             }
@@ -203,14 +204,18 @@ impl Responses {
             return None;
         };
         self.next_at = now + interval(fault);
-        let then = match fault {
+        let continuation = match fault {
             Fault::Silent => return None,
             Fault::Slow => {
                 let last = data.len().saturating_sub(1);
                 self.waiting.extend(data.into_iter().enumerate().map(|(number, byte)| Piece {
                     stream,
                     data: vec![byte],
-                    then: if number == last { Then::Complete } else { Then::More },
+                    continuation: if number == last {
+                        Continuation::Complete
+                    } else {
+                        Continuation::More
+                    },
                 }));
                 return None;
             }
@@ -220,31 +225,35 @@ impl Responses {
                     true => &[1, 3, 0, 0, 0xc0 | 24],
                     false => b"HTTP/1.1 103 Early Hints\r\n\r\n",
                 };
-                self.waiting.push_back(Piece { stream, data: data.to_vec(), then: Then::More });
+                self.waiting.push_back(Piece {
+                    stream,
+                    data: data.to_vec(),
+                    continuation: Continuation::More,
+                });
                 return None;
             }
             Fault::Garbage => {
                 data.fill(0xff);
-                Then::Complete
+                Continuation::Complete
             }
             Fault::Reset => {
                 data.clear();
-                Then::Reset
+                Continuation::Reset
             }
             Fault::HalfClosed => {
                 data.truncate(data.len() / 2);
-                Then::End
+                Continuation::End
             }
         };
-        Some(Piece { stream, data, then })
+        Some(Piece { stream, data, continuation })
     }
 
-    /// When the next piece leaves that could not leave at once.
+    /// When the next waiting piece leaves.
     pub(super) fn next_at(&self) -> Option<Duration> {
         (!self.waiting.is_empty()).then_some(self.next_at)
     }
 
-    /// Takes that piece.
+    /// Takes the next waiting piece.
     pub(super) fn take(&mut self) -> Option<Piece> {
         let piece = self.waiting.pop_front()?;
         self.next_at += self.fault.map_or(Duration::ZERO, interval);
@@ -255,7 +264,7 @@ impl Responses {
     }
 }
 
-/// How long the next piece takes. Each is in time for a limit of ten seconds.
+/// Time between pieces; shorter than a limit of ten seconds.
 fn interval(fault: Fault) -> Duration {
     match fault {
         Fault::Slow => Duration::from_secs(9),

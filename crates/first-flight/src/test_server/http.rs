@@ -1,4 +1,4 @@
-//! As much HTTP/1.1 and HTTP/3 as the witness needs.
+//! The part of HTTP/1.1 and HTTP/3 that the witness needs.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(super) struct Request {
     http3: bool,
 }
 
-/// A response, and how long it takes.
+/// A response, and its delay.
 pub(super) struct Response {
     pub(super) data: Vec<u8>,
     pub(super) after: Duration,
@@ -45,19 +45,19 @@ impl Request {
 
     /// Reads the request of a stream of HTTP/3 (RFC 9114 section 4.1), whose fields are in no dynamic
     /// table.
-    pub(super) fn of_stream(stream: &[u8]) -> Option<Self> {
+    pub(super) fn from_stream(stream: &[u8]) -> Option<Self> {
         let mut frames = Input(stream);
         while let Some(kind) = frames.varint() {
             let content = frames.varint_vec()?;
             if kind == HEADERS {
-                return Self::of_fields(content.get(2..)?);
+                return Self::from_fields(content.get(2..)?);
             }
         }
         None
     }
 
     /// Reads field lines (RFC 9204 section 4.5).
-    fn of_fields(lines: &[u8]) -> Option<Self> {
+    fn from_fields(lines: &[u8]) -> Option<Self> {
         let mut rest = Input(lines);
         let mut found = Self { http3: true, ..Self::default() };
         while let Some(first) = rest.u8() {
@@ -83,7 +83,7 @@ impl Request {
         Some(found)
     }
 
-    /// What is done with it in early data.
+    /// What the server does with this request in early data.
     pub(super) fn decision(&self, behaviour: &Behaviour) -> EarlyRequest {
         match self.is_safe() {
             true => behaviour.safe,
@@ -95,16 +95,16 @@ impl Request {
         matches!(&*self.method, "GET" | "HEAD" | "OPTIONS")
     }
 
-    /// Executes it: the response.
+    /// Executes the request, and returns the response.
     pub(super) fn execute(&self, shared: &Shared, early: bool) -> Response {
         let after = match self.is_safe() {
-            true => shared.behaviour.safe_take,
-            false => shared.behaviour.others_take,
+            true => shared.behaviour.safe_delay,
+            false => shared.behaviour.others_delay,
         };
-        Response { data: self.executed(shared, early), after }
+        Response { data: self.count_and_respond(shared, early), after }
     }
 
-    fn executed(&self, shared: &Shared, early: bool) -> Vec<u8> {
+    fn count_and_respond(&self, shared: &Shared, early: bool) -> Vec<u8> {
         let count = shared.execute(&self.query);
         if shared.behaviour.not_found {
             return self.response(shared, Status::NotFound, "");
@@ -113,14 +113,15 @@ impl Request {
             return self.response(shared, Status::Found(location), "");
         }
         let marked = early && shared.behaviour.marks_early;
-        let own = self.early_header.as_ref();
-        let mark = match own.filter(|_| !marked || shared.behaviour.client_hides_early) {
-            Some(value) => format!("\"{value}\""),
-            None if marked => "\"1\"".to_owned(),
-            None => "null".to_owned(),
-        };
+        let client_value = self.early_header.as_ref();
+        let early_data =
+            match client_value.filter(|_| !marked || shared.behaviour.client_hides_early) {
+                Some(value) => format!("\"{value}\""),
+                None if marked => "\"1\"".to_owned(),
+                None => "null".to_owned(),
+            };
         let body = match shared.behaviour.witness {
-            true => format!("{{\"executions\": {count}, \"early_data\": {mark}}}"),
+            true => format!("{{\"executions\": {count}, \"early_data\": {early_data}}}"),
             false => "hello".to_owned(),
         };
         self.response(shared, Status::Ok, &body)
@@ -162,7 +163,7 @@ enum Status {
     TooEarly,
 }
 
-/// Names and status codes by their index in the static table (RFC 9204 appendix A).
+/// Encodes a response, with indexes of the static table (RFC 9204 appendix A).
 fn response_over_http3(status: Status, software: &str, body: &str) -> Vec<u8> {
     let mut section = vec![0, 0];
     section.extend_from_slice(match status {
@@ -193,7 +194,7 @@ fn query(target: &str) -> String {
     target.split_once('?').map_or("", |(_, query)| query).to_owned()
 }
 
-/// A string without Huffman coding, whose length has a prefix of so many bits.
+/// Reads a string without Huffman coding, whose length has a prefix of `bits` bits.
 fn text(rest: &mut Input<'_>, first: u8, bits: u32) -> Option<String> {
     let max = (1 << bits) - 1;
     let mut length = usize::from(first) & max;

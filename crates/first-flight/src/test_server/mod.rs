@@ -1,14 +1,15 @@
-//! A simulated server with chosen mistakes, for tests of what tests servers. Feature `test_server`.
+//! A simulated server with chosen mistakes, to test programs that test servers. Feature
+//! `test_server`.
 //!
-//! It runs in the memory of a test, on a clock that only moves when somebody waits, and serves one
+//! It runs in the memory of a test, on a clock that only moves when a link waits, and serves one
 //! resource over TCP and QUIC: a witness that counts its executions by the query string. It shares the
-//! key schedule, the records and the packets with the client, so it shows nothing about those: real
+//! key schedule, the records and the packets with the client, so it cannot test those: real
 //! servers and the traces of RFC 8448 do.
 //!
 //! ```text
 //! fault          links and responses that fail
 //! tcp, quic      connections: records or packets
-//!   requests     what is done with early requests and others
+//!   requests     executes, holds or rejects requests
 //!     http       requests and responses of HTTP/1.1 and HTTP/3
 //!   tls          the handshake: tickets, register, early data
 //!     hello      ClientHellos, ServerHellos
@@ -60,7 +61,7 @@ pub enum Recorded {
     WhenAccepted,
 }
 
-/// What the register knows a flight by. Over TCP it is always the ClientHello.
+/// What identifies a flight in the register. Over TCP it is always the ClientHello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownBy {
     /// Its ClientHello.
@@ -71,7 +72,7 @@ pub enum KnownBy {
     Address,
 }
 
-/// What becomes of 0-RTT packets whose connection id belongs to no connection.
+/// How 0-RTT packets are treated whose connection id belongs to no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StrayPackets {
     /// They are ignored.
@@ -82,7 +83,7 @@ pub enum StrayPackets {
     OfAddress,
 }
 
-/// What becomes of a copy of a recorded flight.
+/// How a copy of a recorded flight is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyPolicy {
     /// Its early data is refused by TLS.
@@ -91,7 +92,7 @@ pub enum CopyPolicy {
     Hold,
 }
 
-/// What becomes of a ticket that brought early data before, in another first flight.
+/// How a ticket is treated that was used before, in another first flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsedTicket {
     /// It is accepted like a new one.
@@ -104,16 +105,16 @@ pub enum UsedTicket {
     Abort,
 }
 
-/// How a server behaves. The default is right in every respect.
+/// How a server behaves. The default is correct in every respect.
 #[derive(Clone, Debug)]
 pub struct Behaviour {
     /// Whether it speaks TLS 1.3.
     pub tls13: bool,
-    /// Over TCP: older versions that it speaks, of which there is no more than a ServerHello.
+    /// Over TCP: older versions that it supports; their handshakes stop after the ServerHello.
     pub old_versions: &'static [u16],
     /// Groups that it supports; key shares are of X25519.
     pub groups: &'static [u16],
-    /// Whether it requests a key share that is missing; else that ends the connection.
+    /// Whether it requests a missing key share; otherwise it ends the connection.
     pub retries: bool,
     /// Tickets for each handshake.
     pub tickets: usize,
@@ -123,11 +124,11 @@ pub struct Behaviour {
     pub enforces_lifetime: bool,
     /// How long a ticket's key is kept; `None` for as long as the server runs.
     pub key_life: Option<Duration>,
-    /// Bytes of early data that are permitted.
+    /// Maximum early data, in bytes; `None` if tickets permit none.
     pub max_early_data: Option<u32>,
     /// Whether more early data ends the connection.
     pub enforces_limit: bool,
-    /// Whether early data is accepted; else it is refused, whatever tickets say.
+    /// Whether early data is accepted; otherwise it is refused, even if tickets permit it.
     pub accepts_early_data: bool,
     /// How far the ticket age may be off; `None` if it is not checked.
     pub freshness: Option<Duration>,
@@ -137,15 +138,15 @@ pub struct Behaviour {
     pub copies: CopyPolicy,
     /// How long records live.
     pub record_lifetime: Duration,
-    /// What the register knows a flight by.
+    /// What identifies a flight in the register.
     pub known_by: KnownBy,
-    /// Over QUIC: 0-RTT packets with another connection id.
+    /// Over QUIC: how 0-RTT packets with an unknown connection id are treated.
     pub stray_packets: StrayPackets,
     /// Over QUIC: whether each client gets a Retry first.
     pub validates_addresses: bool,
     /// Whether refused flights are recorded too, once their handshake is complete.
     pub spends_refused: bool,
-    /// Whether the requests of refused early data run all the same, in silence.
+    /// Whether the requests of refused early data are executed, without responses.
     pub executes_refused: bool,
     /// Whether requests of a flight that was recorded before get 425, also after the handshake.
     pub rejects_overtaken: bool,
@@ -159,45 +160,44 @@ pub struct Behaviour {
     pub binds_name: bool,
     /// Whether early data needs the ticket's protocol.
     pub binds_protocol: bool,
-    /// Requests with safe methods.
+    /// What it does with early requests with safe methods.
     pub safe: EarlyRequest,
-    /// All other requests.
+    /// What it does with all other early requests.
     pub others: EarlyRequest,
-    /// How long requests with safe methods take.
-    pub safe_take: Duration,
-    /// How long all others take.
-    pub others_take: Duration,
-    /// Whether 425 is also the response to requests after the handshake of such a connection.
+    /// How long a response to a safe method is delayed.
+    pub safe_delay: Duration,
+    /// How long all other responses are delayed.
+    pub others_delay: Duration,
+    /// Whether a connection that has responded 425 does so after the handshake too.
     pub always_too_early: bool,
     /// Whether the witness sees `Early-Data: 1` with early requests.
     pub marks_early: bool,
-    /// Whether a client's own Early-Data field takes the place of that.
+    /// Whether the client's own Early-Data field replaces that one.
     pub client_hides_early: bool,
-    /// How long an unfinished handshake is kept; `None` for ever.
+    /// Timeout of an unfinished handshake; `None` for no timeout.
     pub handshake_timeout: Option<Duration>,
-    /// Whether each record of an unfinished handshake starts that time again.
+    /// Whether each record of an unfinished handshake restarts that timeout.
     pub timeout_restarts: bool,
-    /// Whether each request that runs gets 404 (Not Found).
+    /// Whether each executed request gets 404 (Not Found).
     pub not_found: bool,
     /// Where each response redirects to.
     pub redirects: Option<&'static str>,
     /// The header `server`.
     pub software: &'static str,
-    /// Handshake messages, or what looks like some, that it sends in front of its
-    /// EncryptedExtensions.
+    /// Bytes that it sends as handshake messages before its EncryptedExtensions.
     pub inserted: Vec<u8>,
     /// The same, after its tickets.
     pub appended: Vec<u8>,
-    /// What becomes of used tickets.
+    /// How used tickets are treated.
     pub used_tickets: UsedTicket,
-    /// What becomes of data in a SYN, once a client has a cookie.
+    /// The outcome of data in a SYN, once a client has a cookie.
     pub fast_open: FastOpen,
-    /// Whether executions are counted; else the response does not say.
+    /// Whether responses state how often the request was executed.
     pub witness: bool,
     /// Where and how it fails.
     pub fault: Option<(FaultyPart, Fault)>,
-    /// Connections before the first that fails.
-    pub faultless: u64,
+    /// Number of connections before the first one that fails.
+    pub faultless_connections: u64,
 }
 
 impl Default for Behaviour {
@@ -231,8 +231,8 @@ impl Default for Behaviour {
             binds_protocol: true,
             safe: EarlyRequest::Execute,
             others: EarlyRequest::Hold,
-            safe_take: Duration::ZERO,
-            others_take: Duration::ZERO,
+            safe_delay: Duration::ZERO,
+            others_delay: Duration::ZERO,
             always_too_early: false,
             marks_early: true,
             client_hides_early: false,
@@ -247,7 +247,7 @@ impl Default for Behaviour {
             fast_open: FastOpen::Accepted,
             witness: true,
             fault: None,
-            faultless: 0,
+            faultless_connections: 0,
         }
     }
 }
@@ -263,7 +263,7 @@ pub(crate) struct Shared {
     pub(crate) behaviour: Behaviour,
     pub(crate) clock: Rc<Cell<Duration>>,
     pub(crate) issued: Rc<RefCell<Vec<IssuedTicket>>>,
-    /// Flights by what they are known by, and when the record ends.
+    /// Recorded flights by their key, and when each record expires.
     pub(crate) register: Rc<RefCell<HashMap<Vec<u8>, Duration>>>,
     executions: Rc<RefCell<HashMap<String, u64>>>,
     counter: Rc<Cell<u64>>,
@@ -326,7 +326,7 @@ impl TestServer {
         self.stream_link(None)
     }
 
-    /// The same with TCP Fast Open, whose first connection brings the cookie.
+    /// A connection over TCP with Fast Open; the first one gets the cookie.
     pub fn fast_open_link(&self) -> Box<dyn Link> {
         let has_cookie = self.shared.has_cookie.replace(true);
         self.stream_link(Some(match has_cookie {
@@ -413,10 +413,10 @@ impl Shared {
         bytes
     }
 
-    /// Counts a connection: whether it is one that fails.
+    /// Counts a connection. Returns whether it fails.
     fn is_next_faulty(&self) -> bool {
         let number = self.connections.replace(self.connections.get() + 1);
-        self.behaviour.fault.is_some() && number >= self.behaviour.faultless
+        self.behaviour.fault.is_some() && number >= self.behaviour.faultless_connections
     }
 
     /// How responses fail.
@@ -425,8 +425,8 @@ impl Shared {
         fault.filter(|_| faulty).map(|(_, fault)| fault)
     }
 
-    /// Notes that a ticket is used; whether it was before.
-    pub(crate) fn is_used(&self, ticket: &[u8]) -> bool {
+    /// Marks a ticket as used. Returns whether it was used before.
+    pub(crate) fn mark_used(&self, ticket: &[u8]) -> bool {
         !self.used_tickets.borrow_mut().insert(ticket.to_vec())
     }
 
@@ -446,7 +446,7 @@ struct StreamLink {
     session: TcpSession,
     shared: Rc<Shared>,
     output: Vec<u8>,
-    /// When the time of the handshake started.
+    /// When the handshake timeout started.
     timed_from: Duration,
     ended: bool,
     fast_open: Option<FastOpen>,

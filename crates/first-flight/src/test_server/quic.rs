@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use firstflight_wire::{
     Aead, Cipher, CoalescedPacket, Frame, PacketKeys, PacketKind, Protected, Sender, Version,
-    coalesced_packets, frames,
+    coalesced_packets, frames, put_varint,
 };
 
-use super::fault::{Piece, Responses, Then};
+use super::fault::{Continuation, Piece, Responses};
 use super::hello::SUITE;
 use super::http::{Request, Response};
 use super::requests::Requests;
@@ -18,7 +18,7 @@ use super::tls::Handshake;
 use super::{Shared, StrayPackets};
 use crate::ProtocolError;
 use crate::quic::{
-    Assembly, ID_LEN, MAX_DATAGRAM, QuicParts, Space, long_header, packed, pad, seal_long,
+    Assembly, ID_LEN, MAX_DATAGRAM, QuicParts, Space, long_header, pack_frames, pad, seal_long,
     seal_short, stream_frames,
 };
 
@@ -27,7 +27,7 @@ use crate::quic::{
 pub(super) struct Endpoint {
     connections: Vec<QuicSession>,
     sent: HashMap<SocketAddr, VecDeque<Vec<u8>>>,
-    /// Sockets to which it fails.
+    /// Client addresses whose connections fail.
     faulty: HashSet<SocketAddr>,
 }
 
@@ -44,15 +44,17 @@ impl Endpoint {
     /// When the next piece of a slow response to an address leaves.
     pub(super) fn next_piece_at(&self, address: SocketAddr) -> Option<Duration> {
         let connections = self.connections.iter();
-        let open = connections.filter(|it| it.address == address && it.closed.is_none());
-        open.filter_map(|it| it.responses.next_at()).min()
+        let open = connections
+            .filter(|connection| connection.address == address && connection.closed.is_none());
+        open.filter_map(|connection| connection.responses.next_at()).min()
     }
 
     pub(super) fn send_piece(&mut self, address: SocketAddr) {
         let connections = self.connections.iter_mut();
-        let open = connections.filter(|it| it.address == address && it.closed.is_none());
-        let waiting = open.filter(|it| it.responses.next_at().is_some());
-        if let Some(connection) = waiting.min_by_key(|it| it.responses.next_at()) {
+        let open = connections
+            .filter(|connection| connection.address == address && connection.closed.is_none());
+        let waiting = open.filter(|connection| connection.responses.next_at().is_some());
+        if let Some(connection) = waiting.min_by_key(|connection| connection.responses.next_at()) {
             connection.send_piece();
             let datagrams = connection.write_packets();
             self.sent.entry(address).or_default().extend(datagrams);
@@ -67,7 +69,9 @@ impl Endpoint {
     /// Processes a datagram.
     pub(super) fn receive(&mut self, shared: &Rc<Shared>, from: SocketAddr, datagram: &[u8]) {
         let now = shared.clock.get();
-        self.connections.retain(|it| it.closed.is_none_or(|closed| now < closed + CLOSING));
+        self.connections.retain(|connection| {
+            connection.closed.is_none_or(|closed| now < closed + CLOSING_PERIOD)
+        });
         let mut first = None;
         for packet in coalesced_packets(datagram) {
             let CoalescedPacket::Protected(packet) = packet else { continue };
@@ -99,7 +103,10 @@ impl Endpoint {
             PacketKind::OneRtt => packet.bytes.get(1..1 + ID_LEN)?,
             _ => packet.destination,
         };
-        let known = self.connections.iter().position(|it| it.original == id || it.own == *id);
+        let known = self
+            .connections
+            .iter()
+            .position(|connection| connection.original == id || connection.own == *id);
         match (packet.kind, known, shared.behaviour.stray_packets) {
             (_, Some(index), _) => Some(index),
             (PacketKind::Initial, None, _)
@@ -115,7 +122,7 @@ impl Endpoint {
             }
             (PacketKind::ZeroRtt, None, StrayPackets::OfDatagram) => first,
             (PacketKind::ZeroRtt, None, StrayPackets::OfAddress) => {
-                self.connections.iter().rposition(|it| it.address == from)
+                self.connections.iter().rposition(|connection| connection.address == from)
             }
             _ => None,
         }
@@ -135,7 +142,7 @@ struct QuicSession {
     early: Option<PacketKeys>,
     next_read: Option<PacketKeys>,
     handshake: Handshake,
-    /// Whether early data was refused and is executed all the same.
+    /// Whether early data was refused but is executed.
     runs_refused: bool,
     finished: bool,
     /// Streams of requests: order, and data so far.
@@ -148,7 +155,7 @@ struct QuicSession {
 }
 
 impl QuicSession {
-    /// A connection with an Initial packet that opens.
+    /// Opens a connection, if the Initial packet can be decrypted.
     fn open(
         shared: &Rc<Shared>,
         from: SocketAddr,
@@ -295,7 +302,7 @@ impl QuicSession {
         if !order.is_at_end() {
             return Ok(());
         }
-        let request = Request::of_stream(&std::mem::take(collected));
+        let request = Request::from_stream(&std::mem::take(collected));
         let request = request.ok_or(ProtocolError::Malformed)?;
         match early && self.runs_refused {
             true => drop(request.execute(&self.shared, true)),
@@ -321,18 +328,25 @@ impl QuicSession {
     }
 
     fn send(&mut self, piece: &Piece) {
-        let Piece { stream, data, then } = piece;
+        let Piece { stream, data, continuation } = piece;
         let sent = self.responded.entry(*stream).or_default();
-        let frames = match then {
-            // RESET_STREAM with H3_INTERNAL_ERROR and the final size.
-            Then::Reset => vec![vec![0x04, *stream as u8, 0x41, 0x02, 0]],
-            then => stream_frames(*stream, *sent, data, *then != Then::More),
+        let frames = match continuation {
+            Continuation::Reset => {
+                let mut frame = vec![RESET_STREAM];
+                for field in [*stream, H3_INTERNAL_ERROR, *sent] {
+                    put_varint(&mut frame, field);
+                }
+                vec![frame]
+            }
+            continuation => {
+                stream_frames(*stream, *sent, data, *continuation != Continuation::More)
+            }
         };
         *sent += data.len() as u64;
         self.spaces[APPLICATION].frames.extend(frames);
     }
 
-    /// What is to be sent, a packet for each datagram.
+    /// Takes the pending output, one packet per datagram.
     fn write_packets(&mut self) -> Vec<Vec<u8>> {
         let parts = QuicParts {
             destination: self.peer.clone(),
@@ -350,7 +364,7 @@ impl QuicSession {
             let mut frames = std::mem::take(&mut state.frames);
             frames.splice(0..0, state.take_ack());
             let Some(keys) = &state.write else { continue };
-            for payload in packed(frames) {
+            for payload in pack_frames(frames) {
                 let (number, payload) = (state.next, pad(payload, 4));
                 state.next += 1;
                 datagrams.push(match space {
@@ -392,9 +406,15 @@ fn retry(shared: &Shared, initial: &Protected<'_>) -> Vec<u8> {
     [packet, tag].concat()
 }
 
+/// A frame's type (RFC 9000 section 19.4).
+const RESET_STREAM: u8 = 0x04;
+
+/// RFC 9114 section 8.1.
+const H3_INTERNAL_ERROR: u64 = 0x102;
+
 const INITIAL: usize = 0;
 const HANDSHAKE: usize = 1;
 const APPLICATION: usize = 2;
 
 /// How long packets of a closed connection are ignored: three PTOs (section 10.2).
-const CLOSING: Duration = Duration::from_millis(300);
+const CLOSING_PERIOD: Duration = Duration::from_millis(300);

@@ -1,4 +1,4 @@
-//! What is done with the requests of a connection: executed, held, or 425 (Too Early).
+//! Executes, holds or rejects (425, Too Early) the requests of a connection.
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ pub(super) struct Requests {
     /// Responses to requests that were executed silently.
     late: Vec<(u64, Response)>,
     too_early: bool,
-    /// Whether a copy of the flight was there before.
+    /// Whether a copy of the flight arrived earlier.
     pub(super) overtaken: bool,
 }
 
@@ -21,7 +21,7 @@ impl Requests {
         Self { shared, held: Vec::new(), late: Vec::new(), too_early: false, overtaken: false }
     }
 
-    /// Serves a request. Its response, if that leaves at once.
+    /// Serves a request. Returns its response, if that leaves at once.
     pub(super) fn serve(&mut self, stream: u64, request: Request, early: bool) -> Option<Response> {
         let behaviour = &self.shared.behaviour;
         let decision = match early {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::Shared;
-use super::fault::{Piece, Responses, Then};
+use super::fault::{Continuation, Piece, Responses};
 use super::hello::{ClientHello, SUITE, old_server_hello};
 use super::http::{Request, Response};
 use super::requests::Requests;
@@ -22,15 +22,15 @@ pub(super) struct TcpSession {
     early_bytes: usize,
     read: Option<RecordKeys>,
     write: Option<RecordKeys>,
-    /// After the client's Finished.
+    /// Keys to read with after the client's Finished.
     next_read: Option<RecordKeys>,
     finished: bool,
-    /// Whether early data was refused and is executed all the same.
+    /// Whether early data was refused but is executed.
     runs_refused: bool,
     data: Vec<u8>,
     requests: Requests,
     responses: Responses,
-    /// Whether the connection ends with what was sent.
+    /// Whether the connection ends after the output so far.
     ends: bool,
 }
 
@@ -59,7 +59,7 @@ impl TcpSession {
         self.finished
     }
 
-    /// Processes bytes of the client. Returns whether the connection goes on.
+    /// Processes bytes of the client. Returns whether the connection continues.
     pub(super) fn receive(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> bool {
         self.records.push(bytes);
         loop {
@@ -206,7 +206,7 @@ impl TcpSession {
         }
     }
 
-    /// Whole requests that have arrived.
+    /// Serves the complete requests received so far.
     fn serve(&mut self, early: bool, out: &mut Vec<u8>) {
         while let Some(request) = Request::take(&mut self.data) {
             if let Some(response) = self.requests.serve(0, request, early) {
@@ -223,7 +223,7 @@ impl TcpSession {
 
     fn send(&mut self, piece: &Piece, out: &mut Vec<u8>) {
         self.seal(record::APPLICATION_DATA, &piece.data, out);
-        self.ends |= matches!(piece.then, Then::End | Then::Reset);
+        self.ends |= matches!(piece.continuation, Continuation::End | Continuation::Reset);
     }
 
     /// When the next piece of a slow response leaves.

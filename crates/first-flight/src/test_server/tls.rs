@@ -11,24 +11,24 @@ use crate::schedule::{Schedule, finished};
 use crate::wire::{RETRY_RANDOM, TLS13, X25519, extension, kind, message, put_extension, put_vec};
 use crate::{ProtocolError, Ticket};
 
-/// What a connection over QUIC is known by: the id of its first packet, and its client's address.
+/// What identifies a connection over QUIC: the id of its first packet, and its client's address.
 pub(super) type Source = (Vec<u8>, SocketAddr);
 
 /// A handshake.
 pub(super) struct Handshake {
     shared: Rc<Shared>,
-    /// Over QUIC, which also has no EndOfEarlyData.
+    /// Set over QUIC, which also has no EndOfEarlyData.
     source: Option<Source>,
     transcript: Vec<u8>,
     retried: bool,
     hello: ClientHello,
     early_offered: bool,
     early_accepted: bool,
-    /// Whether early data is refused as the ticket was used before.
+    /// Whether early data is refused because the ticket was used before.
     early_refused: Cell<bool>,
     /// Verify data of the client's Finished, and the application schedule.
     client_finished: Option<(Vec<u8>, Schedule)>,
-    /// Whether a copy of the flight was there before.
+    /// Whether a copy of the flight arrived earlier.
     pub(super) overtaken: bool,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Reply {
     pub(super) flight: Option<ServerFlight>,
     /// The secret of early data, if it is accepted.
     pub(super) early: Option<Vec<u8>>,
-    /// The secret of refused early data, if its requests run all the same.
+    /// The secret of refused early data, if its requests are executed.
     pub(super) refused: Option<Vec<u8>>,
 }
 
@@ -89,7 +89,7 @@ impl Handshake {
         };
         let protocol: &[u8] = if self.source.is_some() { b"h3" } else { b"http/1.1" };
         if hello.alpn.as_deref().is_some_and(|offered| offered != protocol) {
-            // It would have to choose; with early data accepted, that is the mistake.
+            // The mistake is to continue, and to accept early data for another protocol.
             if self.shared.behaviour.binds_protocol {
                 return Err(ProtocolError::NotOffered);
             }
@@ -100,7 +100,7 @@ impl Handshake {
         let early_secret = |psk: &[u8], transcript: &[u8]| {
             Schedule::early(SUITE, Some(psk)).derive("c e traffic", &SUITE.hash(transcript))
         };
-        // Of the first flight, which is not in the transcript of a second one.
+        // Used with a first ClientHello only.
         let secret = ticket.as_ref().map(|ticket| early_secret(&ticket.psk, bytes));
         let refused = secret.clone().filter(|_| {
             self.shared.behaviour.executes_refused && hello.early_data && !self.retried
@@ -122,7 +122,7 @@ impl Handshake {
         Ok(Reply { hello: response, flight: Some(flight), early, refused })
     }
 
-    /// What the register knows a flight by.
+    /// The register's key of a flight.
     fn flight_key(&self, psk: &Psk) -> Vec<u8> {
         match (self.shared.behaviour.known_by, &self.source) {
             (KnownBy::ConnectionId, Some((id, _))) => id.clone(),
@@ -140,7 +140,7 @@ impl Handshake {
         let behaviour = &self.shared.behaviour;
         let Some(psk) = &hello.psk else { return Ok(None) };
         let issued = self.shared.issued.borrow();
-        // Without authentication some other bits are as good.
+        // Without authentication, a ticket with one flipped bit is accepted too.
         let matches = |ticket: &&IssuedTicket| match behaviour.authenticates_tickets {
             true => ticket.identity == psk.identity,
             false => {
@@ -159,18 +159,18 @@ impl Handshake {
             return Ok(None);
         };
         let age = self.shared.clock.get() - ticket.issued;
-        let ends = behaviour.key_life.is_some_and(|life| age > life);
-        if ends || behaviour.enforces_lifetime && age.as_secs() > behaviour.lifetime.into() {
+        let key_expired = behaviour.key_life.is_some_and(|life| age > life);
+        if key_expired || behaviour.enforces_lifetime && age.as_secs() > behaviour.lifetime.into() {
             return Ok(None);
         }
         let schedule = Schedule::early(SUITE, Some(&ticket.psk));
         let truncated = &bytes[..bytes.len() - 3 - psk.binder.len()];
-        let right = schedule.binder(&self.transcript, truncated) == psk.binder;
-        if behaviour.verifies_binder && !right {
+        let valid = schedule.binder(&self.transcript, truncated) == psk.binder;
+        if behaviour.verifies_binder && !valid {
             return Err(ProtocolError::Decrypt);
         }
-        // A second ClientHello of the same handshake has it too.
-        if !self.retried && self.shared.is_used(&psk.identity) {
+        // A second ClientHello of the same handshake repeats the ticket.
+        if !self.retried && self.shared.mark_used(&psk.identity) {
             match behaviour.used_tickets {
                 UsedTicket::Accept => {}
                 UsedTicket::NoEarlyData => self.early_refused.set(true),
@@ -254,7 +254,7 @@ impl Handshake {
             put_vec(out, 2, |out| self.put_extensions(hello, out));
         });
         if psk.is_none() {
-            // Clients of this crate only compare it: each name has one.
+            // Clients of this crate only compare certificates, so the name serves as one.
             messages.extend(message(kind::CERTIFICATE, |out| {
                 out.push(0);
                 put_vec(out, 3, |out| out.extend(hello.name.iter().flatten()));
@@ -294,7 +294,7 @@ impl Handshake {
         }
     }
 
-    /// Verifies the client's Finished and records the flight. The tickets.
+    /// Verifies the client's Finished, records the flight, and returns the tickets.
     pub(super) fn finished(&mut self, content: &[u8]) -> Result<Vec<Vec<u8>>, ProtocolError> {
         let (verify, application) = self.client_finished.take().ok_or(ProtocolError::Malformed)?;
         if content != message(kind::FINISHED, |out| out.extend_from_slice(&verify)) {

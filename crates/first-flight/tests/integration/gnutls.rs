@@ -41,7 +41,7 @@ fn rfc8446_8_2_a_copy_is_refused() {
 }
 
 #[test]
-fn rfc8446_8_3_an_age_that_is_off_is_refused() {
+fn rfc8446_8_3_a_wrong_ticket_age_is_refused() {
     if skipped_without(&["gnutls-serv"]) {
         return;
     }

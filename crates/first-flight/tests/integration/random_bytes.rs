@@ -1,4 +1,4 @@
-//! Any bytes of a server: an error or a wait, and no completed handshake.
+//! Arbitrary bytes of a server cause an error or a wait, and never complete a handshake.
 
 use std::time::Duration;
 

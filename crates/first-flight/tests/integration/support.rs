@@ -95,14 +95,14 @@ impl Server {
     }
 }
 
-/// The first later event that `wanted` selects.
-pub(crate) fn await_event(driver: &mut Driver, wanted: impl FnMut(&Event) -> bool) -> Event {
+/// The first later event that `predicate` accepts.
+pub(crate) fn await_event(driver: &mut Driver, predicate: impl FnMut(&Event) -> bool) -> Event {
     driver
-        .wait_for(TEST_TIMEOUT, wanted)
+        .wait_for(TEST_TIMEOUT, predicate)
         .unwrap_or_else(|ended| panic!("{ended}: {:?}", driver.events()))
 }
 
-/// How a server treated the ticket and the early data, once its Finished is there.
+/// How a server treated the ticket and the early data; known once its Finished has arrived.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Treatment {
     pub(crate) retried: bool,
@@ -140,7 +140,7 @@ pub(crate) fn failure(driver: &mut Driver) -> Option<&'static str> {
     }
 }
 
-/// Waits until the application data so far contains a text; whether that began before we finished.
+/// Waits until the application data contains a text. Returns whether data came before our Finished.
 pub(crate) fn response(driver: &mut Driver, text: &str) -> bool {
     let (mut all, mut first_before) = (Vec::new(), None);
     await_event(driver, |event| {

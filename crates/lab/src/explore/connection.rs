@@ -144,8 +144,8 @@ mod tests {
     #[test]
     fn the_name_of_an_outcome_is_its_serialized_form() {
         use HandshakeOutcome::{Accepted, Full, Refused, Resumed};
-        for one in [Full, Resumed, Accepted, Refused] {
-            assert_eq!(serde_json::to_value(one).unwrap(), one.name());
+        for outcome in [Full, Resumed, Accepted, Refused] {
+            assert_eq!(serde_json::to_value(outcome).unwrap(), outcome.name());
         }
     }
 }

@@ -44,7 +44,7 @@ pub struct ExploreConfig {
 
 /// A lab that is up. Dropping it ends all servers and all programs that have entered it.
 ///
-/// Its network namespaces have no names below `/run/netns`, as those of `ip netns` have. Creating
+/// Its network namespaces have no names below `/run/netns`, unlike those of `ip netns`. Creating
 /// such names needs root, and they outlive their process, so a killed lab would leave its networks
 /// behind. Instead an idle process runs in the client's namespace, and `firstflight lab --enter`
 /// joins its namespaces through its files in `/proc`. The program that enters also joins the lab's
@@ -64,7 +64,7 @@ impl ExploreSession {
     /// needs the privileges that `firstflight_emulator::enter_user_namespace` provides.
     ///
     /// # Errors
-    /// [`LabError`] if a part cannot be started. Then nothing remains.
+    /// [`LabError`] if a part cannot be started. Nothing is left running then.
     pub fn start(config: &ExploreConfig) -> Result<Self, LabError> {
         if config.profiles.is_empty() || config.servers.is_empty() {
             let why = "nothing to serve: name a server and a network";

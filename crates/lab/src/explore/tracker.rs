@@ -38,7 +38,7 @@ type Endpoints = (SocketAddr, SocketAddr, bool);
 struct Connection {
     path: usize,
     packets: Vec<CapturedPacket>,
-    /// Their length together.
+    /// The total length of the packets.
     bytes: usize,
     /// When the last packet was delivered.
     last_ns: u64,
@@ -58,7 +58,11 @@ impl ConnectionTracker {
         };
         Self {
             networks: description.networks.iter().map(network).collect(),
-            servers: description.servers.iter().map(|one| (one.port, one.name.clone())).collect(),
+            servers: description
+                .servers
+                .iter()
+                .map(|server| (server.port, server.name.clone()))
+                .collect(),
             secrets: KeyLogReader::new(key_log, MAX_CONNECTIONS),
             open: HashMap::new(),
             reported: HashMap::new(),
@@ -86,26 +90,26 @@ impl ConnectionTracker {
     /// capture.
     fn add(&mut self, packets: Vec<CapturedPacket>) -> Result<(), LabError> {
         let mut other_packets = Vec::new();
-        let mut held: usize = self.open.values().map(|connection| connection.bytes).sum();
+        let mut stored_bytes: usize = self.open.values().map(|connection| connection.bytes).sum();
         for packet in packets {
             let Some(endpoints) = endpoints(&packet) else {
                 other_packets.push(packet);
                 continue;
             };
             if !self.open.contains_key(&endpoints) {
-                let later = self
+                let is_new = self
                     .reported
                     .get(&endpoints)
                     .is_none_or(|reported| packet.arrival_ns > *reported);
-                if !(later && starts_connection(&packet)) || self.open.len() >= MAX_CONNECTIONS {
+                if !(is_new && starts_connection(&packet)) || self.open.len() >= MAX_CONNECTIONS {
                     other_packets.push(packet);
                     continue;
                 }
             }
-            held += packet.frame.len();
-            if held > MAX_BYTES {
+            stored_bytes += packet.frame.len();
+            if stored_bytes > MAX_BYTES {
                 // The connection is reported with a gap.
-                held -= packet.frame.len();
+                stored_bytes -= packet.frame.len();
                 other_packets.push(packet);
                 continue;
             }
@@ -185,13 +189,13 @@ impl Connection {
 
     /// Classifies its packets with these secrets. Returns `None` if they form no connection.
     fn classify(&self, keys: &KeyLog) -> Option<FlowFacts> {
-        let facts = self.read("")?;
+        let facts = self.observe("")?;
         let random = facts.tls.as_ref().map(|tls| tls.client_random);
         let lines = random.map_or_else(Vec::new, |random| keys.lines_for(&random));
-        if lines.is_empty() { Some(facts) } else { self.read(&lines.join("\n")) }
+        if lines.is_empty() { Some(facts) } else { self.observe(&lines.join("\n")) }
     }
 
-    fn read(&self, key_log: &str) -> Option<FlowFacts> {
+    fn observe(&self, key_log: &str) -> Option<FlowFacts> {
         let mut observer = Observer::new();
         observer.add_secrets(key_log);
         self.packets.iter().for_each(|packet| observer.packet(&wire_packet(packet)));
@@ -217,8 +221,7 @@ fn endpoints(packet: &CapturedPacket) -> Option<Endpoints> {
     Some((client, server, transport(&packet.frame)?.0 == UDP))
 }
 
-/// The protocol above IP, and where its header starts. Extension headers of IPv6 are no part of the
-/// lab.
+/// The protocol above IP, and where its header starts. The lab uses no IPv6 extension headers.
 fn transport(frame: &[u8]) -> Option<(u8, usize)> {
     let first = *frame.get(IP)?;
     match first >> 4 {
@@ -233,11 +236,11 @@ fn transport(frame: &[u8]) -> Option<(u8, usize)> {
 fn starts_connection(packet: &CapturedPacket) -> bool {
     let frame = &packet.frame;
     let Some((protocol, start)) = transport(frame) else { return false };
-    let of = |offset: usize| frame.get(start + offset).copied().unwrap_or(0);
+    let byte = |offset: usize| frame.get(start + offset).copied().unwrap_or(0);
     packet.direction == Direction::Up
         && match protocol {
-            UDP => of(UDP_HEADER) & 0x80 != 0,
-            TCP => of(TCP_FLAGS) & (SYN | ACK) == SYN,
+            UDP => byte(UDP_HEADER) & 0x80 != 0,
+            TCP => byte(TCP_FLAGS) & (SYN | ACK) == SYN,
             _ => false,
         }
 }
@@ -270,7 +273,7 @@ const MAX_PACKET_AGE_NS: u64 = 120_000_000_000;
 mod tests {
     use super::*;
 
-    /// The same in IPv4 and IPv6, with the lengths in their headers.
+    /// Frames of this segment or datagram over IPv4 and IPv6, with the lengths in their headers.
     fn frames(protocol: u8, transport: &[u8]) -> [Vec<u8>; 2] {
         let length = transport.len() as u8;
         let ethernet = |ether_type: [u8; 2]| [&[0; 12][..], &ether_type].concat();
@@ -325,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_a_connection_are_told_in_both_versions_of_ip() {
+    fn endpoints_are_read_from_packets_of_ipv4_and_ipv6() {
         for (protocol, is_udp) in [(TCP, false), (UDP, true)] {
             let header = [&[0x9c, 0x40, 0x01, 0xbb, 0, 20][..], &[0; 6], &[0x50], &[0; 7]].concat();
             for (frame, version) in frames(protocol, &header).into_iter().zip([4, 6]) {

@@ -41,7 +41,7 @@ impl Server for Caddy {
         setup: &ServerSetup<'_>,
     ) -> Result<Command, LabError> {
         let config = setup.write("caddy.json", &config(setup).to_string())?;
-        let mut command = setup.start(&found.program)?;
+        let mut command = setup.base_command(&found.program)?;
         command
             .args(["run", "--config"])
             .arg(config)

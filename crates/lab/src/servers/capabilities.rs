@@ -73,7 +73,7 @@ impl fmt::Display for Capability {
     }
 }
 
-/// The capabilities that a connection needed.
+/// The capabilities that a connection needs.
 fn needed(requested: &RequestedConnection) -> Vec<Capability> {
     let mut needed =
         vec![Capability::Group(requested.group), Capability::Certificate(requested.certificate)];
@@ -138,7 +138,7 @@ impl Capabilities {
         self.first_missing(requested).map(|(_, why)| why)
     }
 
-    /// The first capability that a connection needed and the server lacks.
+    /// The first capability that a connection needs and the server lacks.
     pub fn first_missing(&self, requested: &RequestedConnection) -> Option<MissingCapability> {
         let find = |capability| Some((capability, self.missing_reason(capability)?));
         needed(requested).into_iter().find_map(find)
@@ -149,8 +149,8 @@ impl Capabilities {
         &self.missing
     }
 
-    /// Sets the result of a probe, which overrides what is `known` of this server. What is known
-    /// only supplies the reason.
+    /// Sets the result of a probe, which overrides what `known` says. `known` only supplies the
+    /// reason.
     pub(super) fn set_probed(&mut self, capability: Capability, supports: bool, known: &Self) {
         self.missing.retain(|(missing, _)| *missing != capability);
         if !supports {

@@ -59,7 +59,7 @@ impl CommandServer {
                 return Err(bad(format!("the name {name:?} is already used; choose another")));
             }
             if let Some(unknown) = unknown_placeholder(command) {
-                let allowed = PLACEHOLDERS.map(|one| format!("{{{one}}}")).join(", ");
+                let allowed = PLACEHOLDERS.map(|name| format!("{{{name}}}")).join(", ");
                 return Err(bad(format!("unknown placeholder {unknown}; allowed are {allowed}")));
             }
             if !command.contains("{port}") {
@@ -107,7 +107,7 @@ impl Server for CommandServer {
         ] {
             text = text.replace(placeholder, &value);
         }
-        let mut command = setup.start(&found.program)?;
+        let mut command = setup.base_command(&found.program)?;
         command.arg("-c").arg(text).current_dir(&setup.directory);
         Ok(command)
     }
@@ -152,7 +152,8 @@ mod tests {
     use super::*;
 
     fn parse(arguments: &[&str]) -> Result<Vec<CommandServer>, String> {
-        let arguments: Vec<String> = arguments.iter().map(|one| (*one).to_owned()).collect();
+        let arguments: Vec<String> =
+            arguments.iter().map(|argument| (*argument).to_owned()).collect();
         CommandServer::parse_all(&arguments, &["nginx"]).map_err(|error| error.to_string())
     }
 

@@ -37,7 +37,7 @@ impl Server for Envoy {
         setup: &ServerSetup<'_>,
     ) -> Result<Command, LabError> {
         let config = setup.write("envoy.json", &config(setup).to_string())?;
-        let mut command = setup.start(&found.program)?;
+        let mut command = setup.base_command(&found.program)?;
         command
             .arg("-c")
             .arg(config)

@@ -26,7 +26,7 @@ impl Server for Firstflight {
     }
 
     fn command(&self, _: &InstalledProgram, setup: &ServerSetup<'_>) -> Result<Command, LabError> {
-        let mut command = setup.start(&setup.site.program)?;
+        let mut command = setup.base_command(&setup.site.program)?;
         // Only clients of cells with compression offer it.
         let config = setup.write("serve.toml", "[tls]\ncompress_certificates = true\n")?;
         command

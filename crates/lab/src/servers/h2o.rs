@@ -48,11 +48,11 @@ impl Server for H2o {
         // nested user namespace it starts as another user and does not try.
         let mut command = match find("unshare").filter(|_| confined) {
             Some(unshare) => {
-                let mut command = setup.start(&unshare)?;
+                let mut command = setup.base_command(&unshare)?;
                 command.args(["--user", "--map-user=1000", "--map-group=1000"]).arg(&found.program);
                 command
             }
-            None => setup.start(&found.program)?,
+            None => setup.base_command(&found.program)?,
         };
         command.arg("-c").arg(config);
         Ok(command)

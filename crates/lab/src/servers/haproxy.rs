@@ -46,7 +46,7 @@ impl Server for Haproxy {
             path: setup.log.clone(),
             source,
         })?;
-        let mut command = setup.start(&found.program)?;
+        let mut command = setup.base_command(&found.program)?;
         command.arg("-db").arg("-f").arg(config).stdout(log);
         Ok(command)
     }

@@ -45,14 +45,17 @@ impl ServerKind {
     /// (a file for a line with the target of each request, so that replays can be counted). A shell
     /// runs the command, which must stay in the foreground.
     ///
-    /// Call this once a process, since the commands are never freed.
+    /// Call this once per process, since the commands are never freed.
     ///
     /// # Errors
     /// [`LabError::BadCommand`] for a command without `{port}`, an unknown placeholder or a
     /// name that is already used.
     pub fn commands(arguments: &[String]) -> Result<Vec<Self>, LabError> {
         let commands = CommandServer::parse_all(arguments, &SERVERS.map(Self::name))?;
-        Ok(commands.into_iter().map(|one| Self::Command(Box::leak(Box::new(one)))).collect())
+        Ok(commands
+            .into_iter()
+            .map(|command| Self::Command(Box::leak(Box::new(command))))
+            .collect())
     }
 
     /// The servers that are installed on this machine.
@@ -82,7 +85,7 @@ impl ServerKind {
     /// Its capabilities as far as they are known before it is probed.
     pub fn capabilities(self) -> Capabilities {
         let mut missing = self.server().missing();
-        // No probe shows it, since no client reports it.
+        // Clients do not report it, so no probe shows it.
         if self != Self::Firstflight {
             missing.push((
                 Capability::CertificateCompression,
@@ -93,7 +96,7 @@ impl ServerKind {
     }
 
     /// Whether each of its addresses accepts its own tickets only. Caddy must listen on each address,
-    /// and its QUIC listeners have ticket keys of their own.
+    /// and each of its QUIC listeners has separate ticket keys.
     pub(crate) fn has_ticket_keys_for_each_address(self, transport: Transport) -> bool {
         (self, transport) == (Self::Caddy, Transport::Quic)
     }
@@ -102,7 +105,7 @@ impl ServerKind {
     pub(crate) fn port(self, workload: Workload, certificate: CertificateKind) -> u16 {
         let server = match self {
             Self::Command(command) => SERVERS.len() + command.index(),
-            named => SERVERS.iter().position(|one| *one == named).unwrap_or(0),
+            named => SERVERS.iter().position(|server| *server == named).unwrap_or(0),
         };
         let listeners = Workload::ALL.len() * CertificateKind::ALL.len();
         let listener = workload as usize * CertificateKind::ALL.len() + certificate as usize;
@@ -193,11 +196,13 @@ mod tests {
         let mut ports = Vec::new();
         for server in &servers {
             for workload in Workload::ALL {
-                ports.extend(CertificateKind::ALL.map(|one| server.port(workload, one)));
+                ports.extend(
+                    CertificateKind::ALL.map(|certificate| server.port(workload, certificate)),
+                );
             }
             ports.extend(
                 [HttpVersion::One, HttpVersion::Two, HttpVersion::Three]
-                    .map(|one| server.visited_port(one)),
+                    .map(|http| server.visited_port(http)),
             );
         }
         let count = ports.len();

@@ -70,13 +70,13 @@ struct ServerSetup<'a> {
     identity: &'a Identity,
     port: u16,
     /// Its addresses, one for each path. Over UDP, a server that listens on 0.0.0.0 must respond
-    /// from the address that it was called at, which not all servers do.
+    /// from the address that received the request, which not all servers do.
     addresses: Vec<Ipv4Addr>,
-    /// The pages that are requested, for servers that serve no files.
+    /// The requested pages, for servers that serve no files.
     pages: Vec<Page>,
     /// A directory for the files of this process.
     directory: PathBuf,
-    /// The file for a line for each request.
+    /// The request log, with a line for each request.
     log: PathBuf,
     /// How to serve HTTP. Servers ignore what they cannot configure.
     options: HttpOptions,
@@ -122,12 +122,12 @@ impl HttpOptions {
 
 impl ServerSetup<'_> {
     /// A command whose output goes to [`ServerSetup::output`].
-    fn start(&self, program: &Path) -> Result<Command, LabError> {
+    fn base_command(&self, program: &Path) -> Result<Command, LabError> {
         let path = self.output();
         let output = File::options().append(true).create(true).open(&path);
-        let both = output.and_then(|output| Ok((output.try_clone()?, output)));
+        let outputs = output.and_then(|output| Ok((output.try_clone()?, output)));
         let (stdout, stderr) =
-            both.map_err(|source| LabError::File { verb: "write", path, source })?;
+            outputs.map_err(|source| LabError::File { verb: "write", path, source })?;
         let mut command = Command::new(program);
         command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
         if let Some(key_log) = &self.site.key_log {

@@ -35,7 +35,7 @@ impl Server for Nginx {
         setup: &ServerSetup<'_>,
     ) -> Result<Command, LabError> {
         let path = setup.write("nginx.conf", &config(found, setup))?;
-        let mut command = setup.start(&found.program)?;
+        let mut command = setup.base_command(&found.program)?;
         command.arg("-p").arg(&setup.directory).arg("-c").arg(path).args(["-e", "stderr"]);
         Ok(command)
     }

@@ -48,7 +48,7 @@ impl Server for Openssl {
         found: &InstalledProgram,
         setup: &ServerSetup<'_>,
     ) -> Result<Command, LabError> {
-        let mut command = setup.start(&found.program)?;
+        let mut command = setup.base_command(&found.program)?;
         command
             .current_dir(&setup.site.root)
             .args(["s_server", "-WWW", "-quiet", "-4", "-accept", &setup.port.to_string()])

@@ -1,4 +1,5 @@
-//! Probes the capabilities of a server by a few connections before the measurement, without delay.
+//! Probes the capabilities of a server by a few connections before the measurement, from a
+//! namespace without an emulated delay.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -99,8 +100,8 @@ impl Probe {
                 let supports = response.is_ok_and(|response| response.body.len() == size.bytes());
                 found.push((Capability::ResponseSize(size), supports));
             }
-            let second = self.get(ProbeRequest { http: HttpVersion::Two, ..newest }).await;
-            let chosen = second.ok().and_then(|response| response.facts?.alpn);
+            let response = self.get(ProbeRequest { http: HttpVersion::Two, ..newest }).await;
+            let chosen = response.ok().and_then(|response| response.facts?.alpn);
             found.push((Capability::Http2, chosen.as_deref() == Some(HttpVersion::Two.alpn())));
             found.push((Capability::FastOpen, self.fast_open(newest).await));
             found.push((
@@ -217,7 +218,7 @@ fn runtime() -> Result<tokio::runtime::Runtime, LabError> {
         .map_err(|source| LabError::System { what: "start the client of the probe", source })
 }
 
-/// How soon a server responds that serves several connections at a time.
+/// How soon a server must respond while another connection is idle.
 const CONCURRENT_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long after the response a ticket may arrive.
@@ -226,8 +227,8 @@ const TICKET_TIMEOUT: Duration = Duration::from_millis(200);
 /// A GET of the smallest page over HTTP/3.
 const HTTP3_GET: RequestedConnection = RequestedConnection::smallest_get(Transport::Quic);
 
-/// Probes HTTP/3, and if the listener supports it, resumption, early data, its refusal by ticket
-/// age, and address tokens.
+/// Probes HTTP/3. If the listener supports it, also resumption, early data, the refusal of early
+/// data by ticket age, and address tokens.
 async fn probe_quic(address: SocketAddr, trust: &Path) -> Vec<(Capability, bool)> {
     let key_log = Arc::default();
     let connectors = Connectors::new(Trust::File(trust.to_owned()), &key_log);

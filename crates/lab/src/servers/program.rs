@@ -67,8 +67,8 @@ pub(super) fn is_program(path: &Path) -> bool {
     nix::unistd::access(path, nix::unistd::AccessFlags::X_OK).is_ok() && path.is_file()
 }
 
-/// The TLS library in the version output of a program, such as `OpenSSL 3.0.22`. It is the last one
-/// in the output, since programs print the library of their build before that at run time.
+/// The TLS library in the version output of a program, such as `OpenSSL 3.0.22`. Programs print the
+/// library that they were built with before the one that they run with, so the last one counts.
 pub(super) fn library(about: &str) -> Option<String> {
     let words: Vec<&str> = about
         .split(|c: char| c.is_whitespace() || "(),".contains(c))
@@ -143,7 +143,7 @@ mod tests {
                          configure arguments: --with-openssl-opt=OpenSSL";
 
     #[test]
-    fn the_library_is_that_at_run_time() {
+    fn the_tls_library_is_the_one_used_at_run_time() {
         assert_eq!(library(NGINX).as_deref(), Some("OpenSSL 3.0.22"));
         let haproxy = "Built with OpenSSL version : OpenSSL 3.0.20 x\n\
                        Running on OpenSSL version : AWS-LC 1.61.4\n";
@@ -189,10 +189,10 @@ mod tests {
         std::io::BufRead::read_line(&mut output, &mut String::new()).unwrap();
         let found = process_tree(&[shell.id()]);
         let time = processor_time(&found);
-        let parents = processor_time(&[shell.id()]);
+        let parent_time = processor_time(&[shell.id()]);
         drop(shell.stdin.take());
         shell.wait().unwrap();
         assert_eq!(found.len(), 2, "{found:?}");
-        assert!(time > parents, "{time:?} of all, {parents:?} of the parent");
+        assert!(time > parent_time, "{time:?} of all, {parent_time:?} of the parent");
     }
 }

@@ -105,7 +105,8 @@ impl RunningServer {
 
     /// The ids of all its processes, including those that they have started.
     pub(crate) fn pids(&self) -> Vec<u32> {
-        process_tree(&self.processes.iter().map(|one| one.process.id()).collect::<Vec<u32>>())
+        let pids: Vec<u32> = self.processes.iter().map(|server| server.process.id()).collect();
+        process_tree(&pids)
     }
 
     /// The processor time of its processes so far.
@@ -120,7 +121,7 @@ impl RunningServer {
     pub(crate) fn ensure_running(&self) -> Result<(), LabError> {
         self.processes
             .iter()
-            .try_for_each(|one| ensure_running(self.kind, &one.process, &one.output))
+            .try_for_each(|server| ensure_running(self.kind, &server.process, &server.output))
     }
 
     /// Terminates its processes and waits for them, so that the log is complete. Kills those that
@@ -170,15 +171,17 @@ impl RunningServer {
         Ok(())
     }
 
-    /// Waits until all processes listen. If one with a further certificate ends, the server does
-    /// not support that certificate, and the process is left out.
+    /// Waits until all processes listen. If a process ends whose certificate is not the first, the
+    /// server does not support that certificate, and the process is left out.
     fn wait_until_listening(&mut self, network: &Network) -> Result<(), LabError> {
-        let first = self.processes.first().map(|process| process.certificate);
+        let first_certificate = self.processes.first().map(|process| process.certificate);
         let mut listening = Vec::new();
         for process in std::mem::take(&mut self.processes) {
             match self.wait_for(&process, network) {
                 Ok(()) => listening.push(process),
-                Err(LabError::Start { reason, .. }) if Some(process.certificate) != first => {
+                Err(LabError::Start { reason, .. })
+                    if Some(process.certificate) != first_certificate =>
+                {
                     tracing::info!(server = %self.kind, certificate = %process.certificate, reason);
                     let missing = Capability::Certificate(process.certificate);
                     self.capabilities.set_probed(missing, false, &self.kind.capabilities());
@@ -205,7 +208,7 @@ impl RunningServer {
     ) -> Result<(), LabError> {
         let known = self.kind.capabilities();
         let mut results: Vec<(Capability, bool)> = Vec::new();
-        let listeners = self.processes.iter().filter(|one| one.workload == Workload::Get);
+        let listeners = self.processes.iter().filter(|process| process.workload == Workload::Get);
         for (index, process) in listeners.enumerate() {
             let probe = Probe::new(self.address(process, network)?, &site.trust);
             let namespace = network.attacker().namespace();

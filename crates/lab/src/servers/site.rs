@@ -66,7 +66,7 @@ impl Site {
         let mut trust = String::new();
         for &certificate in certificates {
             let Issued { cert, key, trust: root } = match certificate {
-                CertificateKind::Rsa4096Chain => issued_by_chain()?,
+                CertificateKind::Rsa4096Chain => issue_with_chain()?,
                 _ => self_signed(certificate)?,
             };
             let identity = Identity {
@@ -100,7 +100,7 @@ impl Site {
         for (name, content) in pages {
             write(root.join(name), content)?;
         }
-        let (authority, chain, key) = issued();
+        let (authority, chain, key) = issue_for_browsers();
         let identity = Identity {
             certificate: CertificateKind::EcdsaP256,
             cert: directory.join("visited.cert.pem"),
@@ -122,7 +122,7 @@ impl Site {
 
     /// The files of a certificate with which the site was created.
     pub(crate) fn identity(&self, certificate: CertificateKind) -> &Identity {
-        let identity = self.identities.iter().find(|one| one.certificate == certificate);
+        let identity = self.identities.iter().find(|identity| identity.certificate == certificate);
         identity.expect("the site has every certificate of the plan")
     }
 }
@@ -208,8 +208,8 @@ fn rsa_key(bits: u32) -> Result<(KeyPair, String), LabError> {
 
 /// A certificate for [`HOST`] with an RSA key of 4,096 bits, and two intermediate certificates with
 /// such keys. The root is not part of the chain.
-fn issued_by_chain() -> Result<Issued, LabError> {
-    // Each takes seconds. The root, which is not sent, shares the first intermediate's.
+fn issue_with_chain() -> Result<Issued, LabError> {
+    // Generating a key takes seconds. The root, which is not sent, shares the first intermediate's.
     let keys = thread::scope(|scope| {
         let keys = [(); 3].map(|()| scope.spawn(|| rsa_key(4096)));
         keys.map(|key| key.join().expect("making a key never panics"))
@@ -242,7 +242,7 @@ fn issued_by_chain() -> Result<Issued, LabError> {
 
 /// An authority's certificate, a certificate signed by it for all names below [`HOST`], and its
 /// key; PEM.
-fn issued() -> (String, String, String) {
+fn issue_for_browsers() -> (String, String, String) {
     let key = || KeyPair::generate().expect("a key of the library's default kind");
     let authority_key = key();
     let mut params = CertificateParams::default();

@@ -1,5 +1,5 @@
-//! Third-party clients, which run as processes. What their connections were and how long they took
-//! comes from packets, never from the clients themselves.
+//! Third-party clients, which run as processes. Their connections are classified and timed by
+//! packets, never by what the clients report.
 
 mod tcp;
 
@@ -33,7 +33,7 @@ pub(crate) struct ThirdPartyClients<'a> {
     pub connections: RefCell<usize>,
 }
 
-/// A start of a client.
+/// One run of a client.
 struct Invocation<'a> {
     client: ClientKind,
     address: SocketAddr,
@@ -171,7 +171,7 @@ impl ThirdPartyClients<'_> {
     }
 }
 
-/// Waits until a client ends. One that only fetches state is killed when it has it.
+/// Waits until a client ends. Kills a client that only fetches state once it has saved the state.
 async fn wait(
     process: &Process,
     invocation: &Invocation<'_>,

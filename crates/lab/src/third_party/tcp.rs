@@ -1,7 +1,7 @@
 //! Third-party clients for HTTP/1.1 over TCP: curl, `openssl s_client` and gnutls-cli.
 //!
-//! curl and gnutls-cli keep sessions in one process only, so a connection that is to be resumed
-//! follows a full one in the same process, and only the last one is the sample.
+//! curl and gnutls-cli keep sessions only within a process, so a resumed connection follows a full
+//! one in the same process. Only the last connection is the sample.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -55,7 +55,7 @@ fn program(client: ClientKind) -> Option<std::path::PathBuf> {
     })
 }
 
-/// A client's command, and its console if it has to be told what to do.
+/// A client's command, and the console that feeds its input if it needs any.
 pub(super) fn command(
     invocation: &Invocation<'_>,
     trust: &Path,
@@ -95,7 +95,7 @@ fn s_client(invocation: &Invocation<'_>, trust: &Path) -> io::Result<(Command, O
     if requested.kind != HandshakeKind::Full {
         command.arg("-sess_in").arg(&session);
     }
-    // A connection without early data fetches the session of the next one.
+    // Saves the session for the next connection.
     command.arg("-sess_out").arg(&session);
     let request = request(requested, true);
     let mut lines = Vec::new();
@@ -143,7 +143,7 @@ fn gnutls_cli(invocation: &Invocation<'_>, trust: &Path) -> io::Result<(Command,
 
 const CLOSE: &str = "Connection: close";
 
-/// A GET over HTTP/1.1. `last`: whether the connection ends with its response.
+/// A GET over HTTP/1.1. If `last` is set, the connection ends with the response.
 fn request(requested: &RequestedConnection, last: bool) -> Vec<u8> {
     let close = if last { format!("{CLOSE}\r\n") } else { String::new() };
     format!("GET {} HTTP/1.1\r\nHost: {HOST}\r\n{close}\r\n", requested.size.path()).into_bytes()
@@ -166,7 +166,7 @@ impl Console {
         Ok((Self { stream: UnixStream::from_std(ours)?, lines, body_bytes }, theirs.into()))
     }
 
-    /// Writes the lines, and reads until the client ends. Errors are its end, too.
+    /// Writes the lines, and reads until the client ends. An error counts as its end.
     pub(super) async fn run(mut self) {
         let mut received = Vec::new();
         for (index, line) in self.lines.iter().enumerate() {

@@ -8,9 +8,9 @@ use firstflight_report::{
     BrowserTimings, Figures, Interval, Visit, VisitCell, VisitEffect, VisitPackets, VisitSummary,
 };
 
-use super::judge::browser_tls;
 use super::pages;
 use super::plan::{Cell, Plan, VisitKind, VisitPage};
+use super::validation::browser_tls;
 use crate::HttpVersion;
 
 /// The cells of the record with their figures, in the order of the plan.
@@ -36,8 +36,8 @@ pub(crate) fn cells(plan: &Plan, browsers: &[Installed], visits: &[Visit]) -> Ve
     plan.cells.iter().zip(&good).map(cell).collect()
 }
 
-/// The names of browsers in cells: their make, with a number for the second and later ones of a
-/// make.
+/// The names of browsers in cells: their kind, with a number for the second and later browsers of a
+/// kind.
 pub(crate) fn names(browsers: &[Installed]) -> Vec<String> {
     let name = |(index, browser): (usize, &Installed)| {
         let before = browsers[..index].iter().filter(|other| other.kind == browser.kind).count();
@@ -110,7 +110,7 @@ pub(crate) fn effects(
     effects
 }
 
-/// The difference of the medians, paired by rounds, in which both cells were visited close
+/// The difference of the medians, paired by round. Within a round both cells are visited close
 /// together.
 fn difference(
     (from, to): (usize, usize),
@@ -211,9 +211,10 @@ mod tests {
     }
 
     #[test]
-    fn two_browsers_of_a_make_get_different_names() {
-        let of = |kind| Installed { kind, program: PathBuf::new(), version: String::new() };
-        let all = [BrowserKind::Firefox, BrowserKind::Chromium, BrowserKind::Firefox].map(of);
+    fn two_browsers_of_a_kind_get_different_names() {
+        let installed = |kind| Installed { kind, program: PathBuf::new(), version: String::new() };
+        let all =
+            [BrowserKind::Firefox, BrowserKind::Chromium, BrowserKind::Firefox].map(installed);
         assert_eq!(names(&all), ["firefox", "chromium", "firefox-2"]);
     }
 

@@ -5,10 +5,10 @@
 
 mod figures;
 mod films;
-mod judge;
 mod packets;
 mod pages;
 mod plan;
+mod validation;
 mod worker;
 
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ use worker::{SharedState, Worker};
 pub struct VisitsConfig {
     /// The browsers.
     pub browsers: Vec<Installed>,
-    /// What they visit.
+    /// The sets of visits that each browser makes.
     pub sets: Vec<VisitSet>,
     /// How many browsers run at the same time, each on its own networks.
     pub workers: usize,

@@ -55,7 +55,7 @@ pub(crate) struct ObservedVisit {
     pub kind: Option<LabelKind>,
     /// Why the connection has no label.
     pub unlabelled: Option<String>,
-    /// By how much the link delivered the latest packet too late, in milliseconds.
+    /// The greatest delay of a packet beyond what its path emulates, in milliseconds.
     pub late_ms: f64,
     /// Packets that the tap missed during the visit.
     pub missed: u64,
@@ -75,8 +75,8 @@ pub(crate) fn observe(
     for packet in packets {
         observer.packet(&wire_packet(packet));
     }
-    let to_it = |facts: &FlowFacts| facts.server == server;
-    let flows = observer.finish_traced(to_it);
+    let is_to_server = |facts: &FlowFacts| facts.server == server;
+    let flows = observer.finish_traced(is_to_server);
     let flows: Vec<(FlowFacts, Trace)> =
         flows.into_iter().filter_map(|(facts, trace)| Some((facts, trace?))).collect();
     if packets.is_empty() {
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_packets_show_nothing() {
+    fn without_packets_there_is_no_observed_visit() {
         assert!(observe(&[], "", SocketAddr::from(([10, 77, 1, 2], 443))).is_none());
     }
 }

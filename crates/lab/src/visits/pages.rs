@@ -133,7 +133,7 @@ fn noise(width: u32, height: u32, seed: u64) -> Vec<u8> {
     let mut header = Vec::new();
     header.extend_from_slice(&width.to_be_bytes());
     header.extend_from_slice(&height.to_be_bytes());
-    // Eight bits a colour, no palette, no alpha, not interlaced.
+    // Eight bits per channel, no palette, no alpha, not interlaced.
     header.extend_from_slice(&[8, 2, 0, 0, 0]);
     let mut png = SIGNATURE.to_vec();
     chunk(&mut png, b"IHDR", &header);
@@ -144,9 +144,9 @@ fn noise(width: u32, height: u32, seed: u64) -> Vec<u8> {
 
 /// Pads a PNG to a length by a comment before its end.
 fn padded(mut png: Vec<u8>, length: usize) -> Vec<u8> {
-    let rest = length.checked_sub(png.len() + EMPTY_CHUNK + COMMENT.len());
+    let padding = length.checked_sub(png.len() + EMPTY_CHUNK + COMMENT.len());
     let mut comment = COMMENT.to_vec();
-    comment.resize(COMMENT.len() + rest.expect("the picture is smaller than the length"), b'x');
+    comment.resize(COMMENT.len() + padding.expect("the picture is smaller than the length"), b'x');
     png.truncate(png.len() - EMPTY_CHUNK);
     chunk(&mut png, b"tEXt", &comment);
     chunk(&mut png, b"IEND", b"");
@@ -195,13 +195,9 @@ mod tests {
         let picture = padded(noise(20, 20, 1), 4_000);
         assert_eq!(picture.len(), 4_000);
         assert!(picture.starts_with(SIGNATURE));
-        let mut close_browser = Vec::new();
-        chunk(&mut close_browser, b"IEND", b"");
-        assert_eq!(
-            close_browser[8..],
-            [0xae, 0x42, 0x60, 0x82],
-            "the checksum that all PNGs end with"
-        );
-        assert!(picture.ends_with(&close_browser));
+        let mut end = Vec::new();
+        chunk(&mut end, b"IEND", b"");
+        assert_eq!(end[8..], [0xae, 0x42, 0x60, 0x82], "the checksum that all PNGs end with");
+        assert!(picture.ends_with(&end));
     }
 }

@@ -169,7 +169,7 @@ impl Plan {
 }
 
 impl VisitSet {
-    /// The number of rounds for so many return visits of each cell, and the return visits in each
+    /// The number of rounds for `visits` return visits of each cell, and the return visits in each
     /// round. A confidence interval needs six rounds; fewer than 12 visits make one round.
     pub fn rounds(visits: usize) -> (usize, usize) {
         let rounds = match visits {
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn off_and_on_alternate_and_the_seed_orders_them() {
+    fn each_pair_of_blocks_has_0_rtt_off_and_on_in_seeded_order() {
         let order = |seed| -> Vec<(usize, bool)> {
             let plan = Plan::new(&browsers(), &[set(30)], seed);
             plan.blocks.iter().map(|block| (block.browser, block.early)).collect()

@@ -15,10 +15,10 @@ use firstflight_browser::{
 use firstflight_emulator::{LinkError, Namespace, Network, Process, monotonic_ns};
 use firstflight_report::{Fault, Visit};
 
-use super::judge::{RequestedVisit, fault, timings, warnings};
 use super::packets::{ObservedVisit, PacketSorter, observe};
 use super::pages;
 use super::plan::{Block, Plan, VisitKind, VisitTarget};
+use super::validation::{RequestedVisit, fault, timings, warnings};
 use crate::servers::{HOST, Site, VisitedServer};
 use crate::{HttpVersion, LabError};
 
@@ -161,7 +161,7 @@ impl<'a> BlockRun<'a> {
         Ok(visit)
     }
 
-    /// Loads the page of a target by `go`, waits for the remaining packets, and closes its
+    /// Loads the page of a target by `navigate`, waits for the remaining packets, and closes its
     /// connections.
     ///
     /// # Errors
@@ -169,7 +169,7 @@ impl<'a> BlockRun<'a> {
     pub(crate) fn load<T>(
         &mut self,
         index: usize,
-        go: impl FnOnce(&mut Browser, &str, Duration) -> Result<T, BrowserError>,
+        navigate: impl FnOnce(&mut Browser, &str, Duration) -> Result<T, BrowserError>,
     ) -> Result<PageLoad<T>, LabError> {
         let target = self.block.targets[index];
         let shared = self.worker.shared;
@@ -200,7 +200,7 @@ impl<'a> BlockRun<'a> {
         // Drops remaining packets of the previous visit.
         let (_, missed_before) = shared.packets.take(path);
         let at_ns = monotonic_ns();
-        let outcome = go(browser, &url, limit);
+        let outcome = navigate(browser, &url, limit);
         match &outcome {
             Ok(_) => self.visited[index] = true,
             Err(error) => {
@@ -239,7 +239,8 @@ impl<'a> BlockRun<'a> {
 
     fn server(&self, target: &VisitTarget) -> &'a VisitedServer {
         let mut running = self.worker.shared.servers.iter();
-        let found = running.find(|one| one.kind == target.server && one.http == target.http);
+        let found =
+            running.find(|server| server.kind == target.server && server.http == target.http);
         found.expect("every server of the plan runs")
     }
 
@@ -293,7 +294,7 @@ impl<'a> BlockRun<'a> {
 
     /// Closes the browser, and removes its profile.
     pub(crate) fn close_browser(&mut self) {
-        // Dropping it kills it if it does not end by itself.
+        // Dropping the browser kills it if it does not end by itself.
         drop(self.browser.take());
         let _ = fs::remove_dir_all(&self.profile);
     }
@@ -336,7 +337,7 @@ pub struct InNamespace<'a>(pub &'a Namespace);
 
 impl Environment for InNamespace<'_> {
     fn start(&self, command: Command) -> io::Result<Box<dyn BrowserProcess>> {
-        Ok(Box::new(Started(self.0.spawn_child(command).map_err(system)?)))
+        Ok(Box::new(SpawnedBrowser(self.0.spawn_child(command).map_err(system)?)))
     }
 
     fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
@@ -348,9 +349,9 @@ fn system(error: LinkError) -> io::Error {
     io::Error::other(error)
 }
 
-struct Started(Process);
+struct SpawnedBrowser(Process);
 
-impl BrowserProcess for Started {
+impl BrowserProcess for SpawnedBrowser {
     fn stdin(&mut self) -> Option<ChildStdin> {
         self.0.stdin.take()
     }

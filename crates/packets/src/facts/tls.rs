@@ -9,7 +9,7 @@ use super::Unknown;
 /// The facts of the TLS handshake.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TlsFacts {
-    /// The version that the ServerHello chose; `None` before there is one.
+    /// The version that the ServerHello chose; `None` without a ServerHello.
     pub version: Option<TlsVersion>,
     /// The cipher suite that the ServerHello chose.
     pub cipher_suite: Option<u16>,
@@ -173,7 +173,7 @@ pub enum EarlyData {
     Accepted,
     /// The server responded without accepting it.
     Refused,
-    /// The capture or the secrets do not tell.
+    /// The capture or the secrets do not show it.
     Unknown(Unknown),
 }
 

@@ -106,7 +106,7 @@ pub struct TcpFacts {
     pub fast_open_option: Option<FastOpenOption>,
     /// The options of the client's first SYN.
     pub client_options: TcpOptions,
-    /// The options of the server's first SYN-ACK; `None` before there is one.
+    /// The options of the server's first SYN-ACK; `None` if there was none.
     pub server_options: Option<TcpOptions>,
     /// Bytes of payload in the client's SYN; the maximum if there are several SYNs.
     pub syn_data: u32,
@@ -227,9 +227,9 @@ pub struct QuicFacts {
     pub client_retransmissions: u32,
     /// The same for the server's packets.
     pub server_retransmissions: u32,
-    /// How many retransmissions of both sides no response could have prevented: even a response sent
-    /// at once to the first copy would have come later. A timer that is shorter than the path's
-    /// round-trip time causes them, and no loss or delay.
+    /// How many retransmissions of both sides no response could have prevented: even a response
+    /// sent at once to the first copy would have come later. They come from a timer shorter than
+    /// the path's round-trip time, not from loss or delay.
     pub premature_retransmissions: u32,
     /// Packets of both sides that carry only PING: probes after a timeout (RFC 9002 section 6.2.4),
     /// or keep-alives. Those larger than all packets before them probe the path's MTU instead and
@@ -270,8 +270,8 @@ impl QuicFacts {
         match LongHeader::read(datagram) {
             Some(long) => ids.iter().any(|id| id == long.destination) || ids.is_empty(),
             None => {
-                let behind = datagram.get(1..).unwrap_or_default();
-                ids.iter().any(|id| behind.starts_with(id)) || ids.is_empty()
+                let after_first_byte = datagram.get(1..).unwrap_or_default();
+                ids.iter().any(|id| after_first_byte.starts_with(id)) || ids.is_empty()
             }
         }
     }

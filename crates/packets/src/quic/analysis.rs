@@ -34,7 +34,7 @@ impl<'a> QuicAnalysis<'a> {
         let counts = PacketCounts::new(flow, &packets, refused);
         let anti_amplification = AntiAmplification::new(flow, &packets, &counts);
         let response = QuicResponse::find(flow, &counts, alpn(&packets));
-        let number =
+        let response_number =
             response.as_ref().and_then(|found| counts.contents[found.first].one_rtt_number);
         let finished = packets.handshake.server_finished.and_then(|end| {
             let level = packets.handshake.level(Direction::ToClient, PacketKind::Handshake);
@@ -45,13 +45,13 @@ impl<'a> QuicAnalysis<'a> {
             flow,
             &counts,
             &anti_amplification,
-            number,
+            response_number,
             finished,
         ));
         Self { flow, packets, counts, anti_amplification, response, depths }
     }
 
-    /// RFC 8446 section 4.2.10, as over TCP. Early data is in 0-RTT packets.
+    /// The outcome of early data (RFC 8446 section 4.2.10), which is in 0-RTT packets.
     pub(crate) fn early_data(&self) -> EarlyData {
         let handshake = &self.packets.handshake;
         let offered = handshake.hello.as_ref().is_some_and(|hello| hello.early_data);
@@ -59,7 +59,7 @@ impl<'a> QuicAnalysis<'a> {
             return EarlyData::NotOffered;
         }
         if self.counts.early_packets == 0 {
-            return match self.is_cut() {
+            return match self.is_incomplete() {
                 true => EarlyData::Unknown(Unknown::CaptureGap),
                 false => EarlyData::NotOffered,
             };
@@ -88,13 +88,13 @@ impl<'a> QuicAnalysis<'a> {
         let mut undecrypted = undecrypted.into_iter();
         let why = undecrypted
             .find_map(|(direction, kind)| self.packets.undecrypted_reason(direction, kind));
-        let gap = self.is_cut()
+        let gap = self.is_incomplete()
             || self.counts.responses.values().any(|stream_bytes| stream_bytes.has_gap());
         why.or(self.packets.handshake.error).or(gap.then_some(Unknown::CaptureGap))
     }
 
     /// Whether the capture is missing bytes that were sent.
-    fn is_cut(&self) -> bool {
+    fn is_incomplete(&self) -> bool {
         let whole = self.flow.datagrams.iter().all(|datagram| datagram.is_whole());
         self.flow.incomplete_since.is_some() || !whole
     }
@@ -283,7 +283,7 @@ impl QuicAnalysis<'_> {
         (first, last)
     }
 
-    /// When the client can read what was delivered at a time: no packets with 1-RTT keys before its
+    /// When the client can read what was `delivered`: it decrypts no 1-RTT packets before its
     /// handshake is complete (RFC 9001 section 5.7).
     fn readable_at(&self, delivered: Option<u64>) -> Option<u64> {
         match self.packets.handshake.server_finished {

@@ -152,10 +152,10 @@ impl Connections {
         if let Some(number) = self.by_id.get(&matches) {
             return Assignment::Known(*number);
         }
-        let unanswered = |number: &&ConnectionNumber| {
+        let waits_for_server = |number: &&ConnectionNumber| {
             self.flows.get(number).is_some_and(|flow| !flow.server_responded)
         };
-        let mut waiting = candidates.iter().filter(unanswered);
+        let mut waiting = candidates.iter().filter(waits_for_server);
         match (waiting.next(), waiting.next(), long.long_type()) {
             (Some(only), None, Some(LongType::Initial)) => Assignment::Known(*only),
             _ => Assignment::Ignored,
@@ -179,7 +179,7 @@ impl Connections {
             }
         }
         match candidates {
-            // A client that has moved.
+            // The client may have migrated.
             [] if self.id_lengths.contains_key(&endpoints.1) => Assignment::Unmatched,
             [] => Assignment::Ignored,
             [only] => Assignment::Known(*only),
@@ -259,7 +259,7 @@ impl Connections {
         closed: bool,
         keys: &KeyLog,
         limits: &Limits,
-        wanted: &mut dyn FnMut(&FlowFacts) -> bool,
+        wants_trace: &mut dyn FnMut(&FlowFacts) -> bool,
     ) -> Vec<(FlowFacts, Option<Trace>)> {
         let mut analyzed = Vec::new();
         for number in self.flows.keys().copied().collect::<Vec<_>>() {
@@ -269,7 +269,7 @@ impl Connections {
                 let analysis = self.analyze(number, &mut flow, keys, limits);
                 let facts = analysis.facts();
                 if !closed || facts.quic().is_some_and(QuicFacts::is_closed) {
-                    let trace = wanted(&facts).then(|| analysis.trace());
+                    let trace = wants_trace(&facts).then(|| analysis.trace());
                     analyzed.push((facts, trace));
                     continue;
                 }

@@ -47,15 +47,15 @@ pub(crate) struct DatagramContent {
 /// The counts over all packets.
 #[derive(Debug, Default)]
 pub(crate) struct PacketCounts {
-    /// By datagram.
+    /// The content of each datagram.
     pub(crate) contents: Vec<DatagramContent>,
-    /// What the server sent on bidirectional streams that the client opened.
+    /// What the server sent on bidirectional streams that the client opened, by stream ID.
     pub(crate) responses: BTreeMap<u64, StreamBytes>,
     pub(crate) retries: u32,
     /// The server's version, else the client's.
     pub(crate) version: Option<u32>,
     pub(crate) token: Option<AddressToken>,
-    /// Without copies, in order.
+    /// The tokens of distinct NEW_TOKEN frames, in order.
     pub(crate) new_tokens: Vec<Vec<u8>>,
     pub(crate) early_packets: u32,
     pub(crate) early_wire_bytes: u64,
@@ -131,7 +131,7 @@ struct PacketCounter<'a> {
     coverage: HashMap<(Direction, StreamSpace), Coverage>,
     /// When the first copies were delivered, by the offset at which they start.
     first_copies: HashMap<(Direction, StreamSpace), BTreeMap<u64, Option<u64>>>,
-    /// The shortest time that a datagram took, by direction.
+    /// The shortest time from the tap to the receiver, by direction.
     shortest_ns: [u64; 2],
     /// The largest datagram so far, by direction.
     largest_datagram: [u32; 2],
@@ -165,17 +165,17 @@ impl PacketCounter<'_> {
         if kind == PacketKind::ZeroRtt {
             self.found.early.get_or_insert_default();
         }
-        let (mut retransmission, mut only_ping, mut probing) = (false, false, true);
+        let (mut retransmission, mut has_ping, mut probing) = (false, false, true);
         let mut premature = true;
         let mut add = |counter: &mut Self, stream, offset, len| {
-            if let Some(repeated) = counter.range(index, datagram, kind, stream, offset, len) {
+            if let Some(repeated) = counter.add_range(index, datagram, kind, stream, offset, len) {
                 retransmission = true;
                 premature &= repeated.premature;
             }
         };
         for frame in frames(&opened.frames) {
             probing &= frame.is_probing();
-            only_ping |= frame == Frame::Ping;
+            has_ping |= frame == Frame::Ping;
             match frame {
                 Frame::Crypto { offset, data } => {
                     add(self, DataStream::Crypto(kind.space()), offset, data.len());
@@ -208,7 +208,7 @@ impl PacketCounter<'_> {
             let number = content.one_rtt_number.unwrap_or(opened.number);
             content.one_rtt_number = Some(number.min(opened.number));
             if direction == Direction::ToServer && !probing {
-                self.address(opened.number, datagram.client);
+                self.update_address(opened.number, datagram.client);
             }
         }
         self.found.retransmissions[direction as usize] += u32::from(retransmission);
@@ -220,13 +220,13 @@ impl PacketCounter<'_> {
             let bare = matches!(frame, Frame::Ping | Frame::Padding(_) | Frame::Ack { .. });
             bare || frame == Frame::Other(IMMEDIATE_ACK)
         };
-        if only_ping && frames(&opened.frames).all(is_probe_frame) && !probes_mtu {
+        if has_ping && frames(&opened.frames).all(is_probe_frame) && !probes_mtu {
             self.found.probes += 1;
         }
     }
 
-    /// Adds a range. Returns what it is if some of it had been sent before.
-    fn range(
+    /// Adds a range of a stream. Returns `Some` if part of it had been sent before.
+    fn add_range(
         &mut self,
         index: usize,
         datagram: &Datagram,
@@ -253,8 +253,8 @@ impl PacketCounter<'_> {
             return None;
         }
         let first = copies.range(..=offset).next_back().and_then(|(_, delivered)| *delivered);
-        let back = self.shortest_ns[1 - datagram.direction as usize];
-        let response = first.map(|delivered| delivered.saturating_add(back));
+        let return_ns = self.shortest_ns[1 - datagram.direction as usize];
+        let response = first.map(|delivered| delivered.saturating_add(return_ns));
         Some(Repeated { premature: response.is_some_and(|response| datagram.arrived < response) })
     }
 
@@ -278,7 +278,7 @@ impl PacketCounter<'_> {
     }
 
     /// RFC 9000 section 9.3: the newest packet that is not a probe determines the client's address.
-    fn address(&mut self, number: u64, client: SocketAddr) {
+    fn update_address(&mut self, number: u64, client: SocketAddr) {
         match self.newest {
             Some((newest, _)) if number < newest => {}
             Some((_, before)) => {
@@ -296,7 +296,7 @@ struct Repeated {
     premature: bool,
 }
 
-/// The shortest time that a datagram took, by direction; 0 if none was delivered.
+/// The shortest time from the tap to the receiver, by direction; 0 if no datagram was delivered.
 fn shortest_delays(flow: &QuicFlow) -> [u64; 2] {
     let mut shortest = [None; 2];
     for datagram in &flow.datagrams {
@@ -333,7 +333,7 @@ pub(crate) fn restarts<'a>(flow: &QuicFlow, captured: &[CapturedPacket<'a>]) -> 
             (Direction::ToClient, None) => continue,
             (_, delivered) => delivered.unwrap_or(u64::MAX),
         };
-        let mut restart = |token| {
+        let mut add = |token| {
             found.push(Restart { datagram: captured.datagram, delivered, token });
         };
         match (datagram.direction, captured.packet) {
@@ -346,12 +346,12 @@ pub(crate) fn restarts<'a>(flow: &QuicFlow, captured: &[CapturedPacket<'a>]) -> 
             (Direction::ToClient, CoalescedPacket::Retry { version, bytes, token, .. })
                 if original.is_some_and(|id| version.retry_is_good(id, bytes)) =>
             {
-                restart(Some(token));
+                add(Some(token));
                 break;
             }
             (Direction::ToClient, CoalescedPacket::VersionNegotiation) => {
                 original = None;
-                restart(None);
+                add(None);
             }
             _ => {}
         }

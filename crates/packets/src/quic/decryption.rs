@@ -67,9 +67,9 @@ impl<'a> DecryptedPackets<'a> {
     /// Decrypts the datagrams, which are in the order of arrival, as far as `keys` permit.
     pub(crate) fn new(flow: &'a QuicFlow, keys: &KeyLog) -> Self {
         let datagrams = flow.datagrams.iter().enumerate();
-        let captured = datagrams.flat_map(|(datagram, datagram_bytes)| {
-            coalesced_packets(&datagram_bytes.payload).map(move |packet| CapturedPacket {
-                datagram,
+        let captured = datagrams.flat_map(|(index, datagram)| {
+            coalesced_packets(&datagram.payload).map(move |packet| CapturedPacket {
+                datagram: index,
                 packet,
                 opened: None,
             })
@@ -90,7 +90,7 @@ impl<'a> DecryptedPackets<'a> {
             let suites: Vec<_> = packets.handshake.suite().into_iter().collect();
             packets.open_early(&random, keys);
             for direction in DIRECTIONS {
-                packets.handshake(direction, &suites, &random, keys);
+                packets.open_handshake(direction, &suites, &random, keys);
             }
             for direction in DIRECTIONS {
                 packets.open_one_rtt(direction, &suites, &random, keys);
@@ -156,7 +156,7 @@ impl<'a> DecryptedPackets<'a> {
         self.open_long_headers(Direction::ToServer, PacketKind::ZeroRtt, &mut keys);
     }
 
-    fn handshake(
+    fn open_handshake(
         &mut self,
         direction: Direction,
         suites: &[Suite],
@@ -220,7 +220,7 @@ impl<'a> DecryptedPackets<'a> {
         let mut keys = ShortHeaderKeys::new(suites, keys.secrets(random, label));
         self.has_keys[direction as usize][PacketKind::OneRtt as usize] =
             !keys.candidates.is_empty();
-        // The header has no length of the ID, and empty IDs are not among the known ones.
+        // Short headers do not state the length of the ID, and `ids` has no empty ones.
         let ids = self.flow.ids[direction as usize].iter();
         let lengths: BTreeSet<usize> = ids.map(Vec::len).chain([0]).collect();
         let mut lengths: Vec<usize> = lengths.into_iter().rev().collect();
@@ -261,12 +261,12 @@ impl<'a> DecryptedPackets<'a> {
                         self.handshake.add(direction, kind, (offset, data), datagram);
                     }
                     Frame::NewConnectionId { id } => {
-                        // Packets to the issuer use them.
-                        let back = match direction {
+                        // Packets towards the issuer use the ID.
+                        let opposite = match direction {
                             Direction::ToServer => Direction::ToClient,
                             Direction::ToClient => Direction::ToServer,
                         };
-                        self.issued_ids[back as usize].push(id.to_vec());
+                        self.issued_ids[opposite as usize].push(id.to_vec());
                     }
                     _ => {}
                 }

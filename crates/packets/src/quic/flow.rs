@@ -56,7 +56,7 @@ impl TapPacket for Datagram {
     }
 
     fn equals(&self, other: &Self) -> bool {
-        let header = |one: &Self| (one.direction, one.client, one.wire_len);
+        let header = |datagram: &Self| (datagram.direction, datagram.client, datagram.wire_len);
         header(self) == header(other) && self.payload == other.payload
     }
 }
@@ -73,14 +73,16 @@ pub(crate) struct QuicFlow {
     pub(crate) datagrams: Vec<Datagram>,
     /// Datagrams that were not stored.
     pub(crate) left_out: u32,
-    /// When the first of them arrived.
+    /// When the first datagram that was not stored arrived.
     pub(crate) incomplete_since: Option<u64>,
     /// Bytes of memory of the stored datagrams.
     pub(crate) memory: usize,
-    kept: [usize; 2],
+    /// Payload bytes stored of each direction.
+    stored_bytes: [usize; 2],
     /// The destination connection IDs of each direction, indexed by `Direction`.
     pub(crate) ids: [BTreeSet<Vec<u8>>; 2],
-    /// The client's addresses by which datagrams are assigned to it, at most [`MAX_ADDRESSES`].
+    /// The number of client addresses by which datagrams are assigned to this connection, at most
+    /// [`MAX_ADDRESSES`].
     pub(crate) indexed_addresses: usize,
     /// Whether the server sent anything but Version Negotiation and Retry.
     pub(crate) server_responded: bool,
@@ -107,7 +109,7 @@ impl QuicFlow {
             left_out: 0,
             incomplete_since: None,
             memory: 0,
-            kept: [0; 2],
+            stored_bytes: [0; 2],
             ids: [BTreeSet::new(), BTreeSet::new()],
             indexed_addresses: 0,
             server_responded: false,
@@ -132,17 +134,17 @@ impl QuicFlow {
         *largest = (*largest).max(datagram.wire_len);
         self.traffic(datagram.direction).add(datagram.frame_len, datagram.wire_len);
         self.facts.dropped += u32::from(datagram.delivered.is_none());
-        let kept = &mut self.kept[datagram.direction as usize];
+        let stored_bytes = &mut self.stored_bytes[datagram.direction as usize];
         let memory = datagram.memory();
         if self.datagrams.len() >= limits.packets_per_connection
-            || *kept + datagram.payload.len() > limits.bytes_per_direction
+            || *stored_bytes + datagram.payload.len() > limits.bytes_per_direction
             || memory > room
         {
             self.left_out += 1;
             self.incomplete_since.get_or_insert(datagram.arrived);
             return;
         }
-        *kept += datagram.payload.len();
+        *stored_bytes += datagram.payload.len();
         self.memory += memory;
         self.datagrams.push(datagram);
     }
@@ -152,7 +154,7 @@ impl QuicFlow {
         for copy in sort_and_remove_copies(&mut self.datagrams) {
             self.traffic(copy.direction).remove(copy.frame_len, copy.wire_len);
             self.facts.dropped -= u32::from(copy.delivered.is_none());
-            self.kept[copy.direction as usize] -= copy.payload.len();
+            self.stored_bytes[copy.direction as usize] -= copy.payload.len();
             self.memory -= copy.memory();
         }
     }

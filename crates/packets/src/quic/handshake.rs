@@ -38,7 +38,7 @@ pub(crate) struct CryptoStream {
     pub(crate) events: Vec<StreamEvent>,
     messages: Messages,
     /// How many of its bytes were parsed.
-    read: usize,
+    parsed: usize,
 }
 
 impl Handshake {
@@ -63,15 +63,15 @@ impl Handshake {
         let mut level = std::mem::take(&mut self.levels[direction as usize][kind.space()]);
         level.stream_bytes.add(offset, data, datagram, delivered);
         let bytes = level.stream_bytes.bytes();
-        if level.read < bytes.len() {
-            level.messages.push(&bytes[level.read..], level.read);
-            level.read = bytes.len();
+        if level.parsed < bytes.len() {
+            level.messages.push(&bytes[level.parsed..], level.parsed);
+            level.parsed = bytes.len();
             while let Some(message) = level.messages.next() {
-                let (number, span) = (message.kind, message.span);
-                let read = self.message(direction, kind, number, message.body, span.clone());
+                let (message_type, span) = (message.kind, message.span);
+                let read = self.message(direction, kind, message_type, message.body, span.clone());
                 let event = read.unwrap_or_else(|why| {
                     self.error.get_or_insert(why);
-                    Event::message(number)
+                    Event::message(message_type)
                 });
                 level.events.push(StreamEvent { span, event });
             }
@@ -83,11 +83,11 @@ impl Handshake {
         &mut self,
         direction: Direction,
         kind: PacketKind,
-        number: u8,
+        message_type: u8,
         body: &[u8],
         span: Range<usize>,
     ) -> Result<Event, Unknown> {
-        match (direction, kind, number) {
+        match (direction, kind, message_type) {
             (Direction::ToServer, PacketKind::Initial, handshake::CLIENT_HELLO) => {
                 let hello = ClientHello::read(body)?;
                 self.hello.get_or_insert(hello);
@@ -115,10 +115,10 @@ impl Handshake {
                 self.server_finished.get_or_insert(span.end);
             }
             (Direction::ToClient, PacketKind::Handshake, _) => {
-                self.authentication.message(number, body, TlsVersion::Tls13);
+                self.authentication.message(message_type, body, TlsVersion::Tls13);
             }
             _ => {}
         }
-        Ok(Event::message(number))
+        Ok(Event::message(message_type))
     }
 }

@@ -5,7 +5,7 @@ use firstflight_wire::{PacketKeys, Protected, Suite, Unprotected, Version};
 /// Candidate keys of one kind of packets with long headers.
 pub(crate) struct LongHeaderKeys {
     pub(crate) candidates: Vec<PacketKeys>,
-    /// Whether packets may use different ones of them.
+    /// Whether different packets may use different candidates.
     pub(crate) multiple: bool,
 }
 
@@ -19,23 +19,23 @@ impl LongHeaderKeys {
         packet: &Protected<'_>,
         largest: Option<u64>,
     ) -> Option<Unprotected> {
-        let (fits, opened) = self
+        let (index, opened) = self
             .candidates
             .iter()
             .enumerate()
             .filter(|(_, keys)| Some(keys.version) == packet.version)
-            .find_map(|(fits, keys)| {
-                Some((fits, keys.open(packet.bytes, packet.number_at, largest)?))
+            .find_map(|(index, keys)| {
+                Some((index, keys.open(packet.bytes, packet.number_at, largest)?))
             })?;
         if !self.multiple {
-            self.candidates.swap(0, fits);
+            self.candidates.swap(0, index);
             self.candidates.truncate(1);
         }
         Some(opened)
     }
 }
 
-/// The keys of packets with short headers, over key updates.
+/// The keys of packets with short headers, across key updates.
 pub(crate) struct ShortHeaderKeys {
     pub(crate) candidates: Vec<PacketKeys>,
     /// The keys of the previous key phase.
@@ -59,8 +59,9 @@ impl ShortHeaderKeys {
         largest: Option<u64>,
     ) -> Option<Unprotected> {
         let (at, opened) = (0..lengths.len()).find_map(|at| {
-            (0..self.candidates.len())
-                .find_map(|fits| Some((at, self.try_one(fits, packet, 1 + lengths[at], largest)?)))
+            (0..self.candidates.len()).find_map(|index| {
+                Some((at, self.try_candidate(index, packet, 1 + lengths[at], largest)?))
+            })
         })?;
         lengths[..=at].rotate_right(1);
         Some(opened)
@@ -68,17 +69,17 @@ impl ShortHeaderKeys {
 
     /// RFC 9001 section 6: a changed key phase means the next keys, or the previous ones if the
     /// packet is late.
-    fn try_one(
+    fn try_candidate(
         &mut self,
-        fits: usize,
+        index: usize,
         packet: &[u8],
         number_at: usize,
         largest: Option<u64>,
     ) -> Option<Unprotected> {
-        let keys = &self.candidates[fits];
+        let keys = &self.candidates[index];
         if keys.key_phase(packet, number_at)? == self.phase {
             let opened = keys.open(packet, number_at, largest)?;
-            self.settle(fits);
+            self.keep_only(index);
             return Some(opened);
         }
         let before = self.previous.as_ref();
@@ -87,7 +88,7 @@ impl ShortHeaderKeys {
         }
         let next = keys.updated()?;
         let opened = next.open(packet, number_at, largest)?;
-        self.settle(fits);
+        self.keep_only(index);
         self.previous = self.candidates.pop();
         self.candidates.push(next);
         self.phase = !self.phase;
@@ -95,8 +96,9 @@ impl ShortHeaderKeys {
         Some(opened)
     }
 
-    fn settle(&mut self, fits: usize) {
-        self.candidates.swap(0, fits);
+    /// Drops all other candidates.
+    fn keep_only(&mut self, index: usize) {
+        self.candidates.swap(0, index);
         self.candidates.truncate(1);
     }
 }

@@ -34,29 +34,31 @@ impl QuicResponse {
                 false if len == 0 => Vec::new(),
                 false => std::iter::once(0..len).collect(),
             };
-            let (Some(start), Some(end)) = (responses.first(), responses.last()) else { continue };
-            let arrived = |datagram: &usize| flow.datagrams[*datagram].arrived;
-            let Some(first) = stream_bytes.datagrams_of(start.start..start.start + 1).next() else {
+            let (Some(first_range), Some(last_range)) = (responses.first(), responses.last())
+            else {
                 continue;
             };
+            let arrived = |datagram: &usize| flow.datagrams[*datagram].arrived;
+            let start = first_range.start;
+            let Some(first) = stream_bytes.datagrams_of(start..start + 1).next() else { continue };
             let all = responses.iter().flat_map(|range| stream_bytes.datagrams_of(range.clone()));
             let last = all.max_by_key(arrived).unwrap_or(first);
-            let here = Self {
+            let on_stream = Self {
                 first,
-                first_delivered: stream_bytes.delivered_up_to(start.start + 1),
+                first_delivered: stream_bytes.delivered_up_to(start + 1),
                 last,
-                last_delivered: stream_bytes.delivered_up_to(end.end),
+                last_delivered: stream_bytes.delivered_up_to(last_range.end),
                 bytes: responses.iter().map(|range| range.len() as u64).sum(),
             };
             found = Some(match found {
-                None => here,
-                Some(before) => before.merge(here, arrived),
+                None => on_stream,
+                Some(before) => before.merge(on_stream, arrived),
             });
         }
         found
     }
 
-    /// Combines it with the response on another stream.
+    /// Combines the responses on two streams.
     fn merge(self, other: Self, arrived: impl Fn(&usize) -> u64) -> Self {
         let (starts_earlier, ends_later) = (
             arrived(&other.first) < arrived(&self.first),
@@ -105,7 +107,7 @@ mod tests {
 
     #[test]
     fn rfc9114_7_2_only_headers_and_data_are_a_response() {
-        // A reserved type, HEADERS, DATA, another reserved one, DATA that is cut.
+        // A reserved type, HEADERS, DATA, another reserved type, truncated DATA.
         let stream = [&[0x21, 1, 9][..], &[1, 2, 7, 7], &[0, 1, 8], &[0x40, 0x40, 0], &[0, 9, 5]];
         assert_eq!(http3_responses(&stream.concat()), [3..10, 13..16]);
         assert_eq!(http3_responses(&[0x21]), []);

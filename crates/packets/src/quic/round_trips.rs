@@ -19,7 +19,8 @@ pub(crate) struct AntiAmplification {
     sent: Vec<(u64, u64)>,
     /// When the client's first Handshake packet was delivered.
     validated_at: u64,
-    /// When the server first exceeded the limit, so it does not apply (a token, for example).
+    /// When the server first exceeded the limit: from then on it does not apply, for example
+    /// because of a token.
     unlimited_from: u64,
 }
 
@@ -40,9 +41,9 @@ impl AntiAmplification {
             .min()
             .unwrap_or(u64::MAX);
         let sums = |direction, time: &dyn Fn(&crate::quic::flow::Datagram) -> Option<u64>| {
-            let of = flow.datagrams.iter().filter(|datagram| datagram.direction == direction);
+            let sent = flow.datagrams.iter().filter(|datagram| datagram.direction == direction);
             let mut all: Vec<_> =
-                of.filter_map(|d| Some((time(d)?, u64::from(d.wire_len)))).collect();
+                sent.filter_map(|d| Some((time(d)?, u64::from(d.wire_len)))).collect();
             all.sort_unstable_by_key(|(time, _)| *time);
             let mut sum = 0;
             for (_, bytes) in &mut all {
@@ -79,17 +80,17 @@ impl AntiAmplification {
     }
 
     fn received_by(&self, at: u64) -> u64 {
-        last(&self.received, |time| time <= at)
+        sum_at(&self.received, |time| time <= at)
     }
 
     fn sent_before(&self, at: u64) -> u64 {
-        last(&self.sent, |time| time < at)
+        sum_at(&self.sent, |time| time < at)
     }
 
-    /// Whether a delivery to the server at `at` may be what it waited for, because it had used up
-    /// the limit.
+    /// Whether the server may have waited for a delivery at time `at`, because it had used up the
+    /// limit.
     fn unblocks_server(&self, at: u64) -> bool {
-        let before = last(&self.received, |time| time < at);
+        let before = sum_at(&self.received, |time| time < at);
         at <= self.validated_at
             && at <= self.unlimited_from
             && self.sent_before(at) + MIN_DATAGRAM > 3 * before
@@ -97,14 +98,15 @@ impl AntiAmplification {
 }
 
 /// The minimum length of a datagram with an Initial packet (RFC 9000 section 14.1). A server that
-/// may send less waits.
+/// may send less than this waits.
 const MIN_DATAGRAM: u64 = 1200;
 
 /// The recommended initial congestion window, approximately (RFC 9002 section 7.2).
 const INITIAL_WINDOW: u64 = 10 * MIN_DATAGRAM;
 
-fn last(sums: &[(u64, u64)], before: impl Fn(u64) -> bool) -> u64 {
-    let end = sums.partition_point(|(time, _)| before(*time));
+/// The last of the ascending `sums` whose time is `included`, or 0.
+fn sum_at(sums: &[(u64, u64)], included: impl Fn(u64) -> bool) -> u64 {
+    let end = sums.partition_point(|(time, _)| included(*time));
     end.checked_sub(1).map_or(0, |at| sums[at].1)
 }
 
@@ -119,7 +121,7 @@ pub(crate) fn timed_packets<'a>(
 ) -> impl Iterator<Item = TimedPacket<StreamSpace>> + 'a {
     flow.datagrams.iter().zip(&counts.contents).map(move |(datagram, content)| {
         let causality = match datagram.direction {
-            Direction::ToClient => server(content),
+            Direction::ToClient => server_causality(content),
             Direction::ToServer => match (content.ranges.is_empty(), datagram.delivered) {
                 (false, _) => Causality::Cause,
                 (true, Some(at)) if content.acknowledges => {
@@ -127,8 +129,8 @@ pub(crate) fn timed_packets<'a>(
                     let in_handshake = finished.is_none_or(|finished| finished > at);
                     let window =
                         in_handshake && anti_amplification.sent_before(at) >= INITIAL_WINDOW;
-                    let counts = of_response || window || anti_amplification.unblocks_server(at);
-                    if counts { Causality::Cause } else { Causality::Uncounted }
+                    let is_cause = of_response || window || anti_amplification.unblocks_server(at);
+                    if is_cause { Causality::Cause } else { Causality::Uncounted }
                 }
                 _ => Causality::Uncounted,
             },
@@ -143,8 +145,8 @@ pub(crate) fn timed_packets<'a>(
     })
 }
 
-fn server(content: &DatagramContent) -> Causality {
-    let ticket = |(space, _): &(StreamSpace, _)| {
+fn server_causality(content: &DatagramContent) -> Causality {
+    let is_ticket = |(space, _): &(StreamSpace, _)| {
         space.stream == DataStream::Crypto(PacketKind::OneRtt.space())
     };
     match () {
@@ -152,7 +154,7 @@ fn server(content: &DatagramContent) -> Causality {
         () if content.ranges.is_empty() => Causality::Uncounted,
         // After the handshake, CRYPTO frames of a server carry only tickets, for which no client
         // waits.
-        () if content.ranges.iter().all(ticket) => Causality::NoCause,
+        () if content.ranges.iter().all(is_ticket) => Causality::NoCause,
         () => Causality::Cause,
     }
 }

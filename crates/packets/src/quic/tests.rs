@@ -139,7 +139,7 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
         // EncryptedExtensions with early data, Finished, a ticket.
         Just(crypto(0, &[8, 0, 0, 6, 0, 4, 0, 42, 0, 0, 20, 0, 0, 1, 9])),
         (0u8..40, data()).prop_map(|(offset, data)| crypto(offset, &data)),
-        // Streams of all four kinds, HTTP/3 frames on them or not.
+        // Streams of all four kinds, with and without HTTP/3 frames.
         (0u8..9, 0u8..40, any::<bool>(), data()).prop_map(|(id, offset, fin, data)| {
             [&[0x0e | u8::from(fin), id, offset, data.len() as u8][..], &data].concat()
         }),
@@ -172,7 +172,7 @@ fn sent() -> impl Strategy<Value = Sent> {
     )
 }
 
-/// quinn switches to the first other ID at once, even one from early data; Firefox issues one.
+/// quinn uses the first further ID at once, even one from early data, where Firefox issues one.
 #[test]
 fn rfc9000_7_2_a_server_may_use_an_id_issued_in_early_data() {
     let [hello, chosen] = hellos();
@@ -242,10 +242,10 @@ fn rfc9001_5_7_a_response_is_not_read_before_the_handshake_is_complete() {
     assert_eq!(delivered, Some(60));
 }
 
-/// A path of 20 ms, on which the client sends its ClientHello again before and after a response could
-/// come.
+/// On a path of 20 ms the client sends its ClientHello again, once before and once after a response
+/// could arrive.
 #[test]
-fn what_no_response_could_have_prevented_is_sent_again_prematurely() {
+fn a_retransmission_before_a_response_could_arrive_is_premature() {
     let [hello, chosen] = hellos();
     let again = |number| Sent { number, ..hello.clone() };
     let mut observer = Observer::new();

@@ -21,13 +21,13 @@ impl QuicAnalysis<'_> {
             .iter()
             .zip(&self.counts.contents)
             .zip(&self.depths)
-            .map(|((datagram, load), depth)| TracedPacket {
+            .map(|((datagram, content), depth)| TracedPacket {
                 direction: datagram.direction,
                 arrived: datagram.arrived,
                 delivered: datagram.delivered,
                 tcp: None,
                 payload_bytes: datagram.wire_len,
-                retransmission: load.retransmission,
+                retransmission: content.retransmission,
                 round_trips: *depth,
                 carries: Vec::new(),
             })

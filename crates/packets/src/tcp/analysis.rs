@@ -29,8 +29,8 @@ pub(crate) struct TcpAnalysis<'a> {
     streams: Result<TlsStreams, Unknown>,
     /// The causal depth of each packet.
     pub(crate) depths: Vec<Option<u32>>,
-    /// When the stream up to a position had been delivered to the client: ascending positions,
-    /// times.
+    /// Ascending positions of the server's stream, each with the time when the stream up to there
+    /// had been delivered to the client.
     delivered: Vec<(u64, u64)>,
 }
 
@@ -60,7 +60,7 @@ impl<'a> TcpAnalysis<'a> {
         });
         let server_stream = streams.as_ref().ok().map(|streams| &streams.server);
         let depths = round_trips::depths(
-            packets.iter().map(|packet| packet.step(causality(packet, server_stream))),
+            packets.iter().map(|packet| packet.timed_packet(causality(packet, server_stream))),
         );
         let delivered = delivered(packets, open_at);
         Self { flow, endpoints, client, server, first_flight, streams, depths, delivered }
@@ -263,8 +263,8 @@ impl<'a> TcpAnalysis<'a> {
 /// `LastResponse`.
 fn causality(packet: &StoredSegment, server: Option<&ServerStream>) -> Causality {
     if packet.has_data_or_syn() {
-        let idle = server.is_some_and(|server| is_only_tickets(packet, server));
-        return if idle { Causality::NoCause } else { Causality::Cause };
+        let only_tickets = server.is_some_and(|server| is_only_tickets(packet, server));
+        return if only_tickets { Causality::NoCause } else { Causality::Cause };
     }
     let response = server.and_then(|server| server.response);
     let acknowledges_response = packet.direction == Direction::ToServer
@@ -294,14 +294,14 @@ fn syn_acks(packets: &[StoredSegment]) -> impl Iterator<Item = &StoredSegment> {
     packets.iter().filter(|packet| packet.direction == Direction::ToClient && packet.is_syn())
 }
 
-/// From when the client takes data: before a SYN-ACK it discards it (RFC 9293 section 3.10.7.3).
-/// Always, if the capture has no SYN-ACK.
+/// From when the client accepts data: it discards data before a SYN-ACK (RFC 9293 section
+/// 3.10.7.3). Returns 0 if the capture has no SYN-ACK.
 fn open_at(packets: &[StoredSegment]) -> u64 {
     let delivered = syn_acks(packets).map(|packet| packet.delivered.unwrap_or(u64::MAX));
     delivered.min().unwrap_or(0)
 }
 
-/// The server's packets with payload that the client took: times and packets.
+/// The server's packets with payload that the client accepted, with their times of delivery.
 fn data_to_client(
     packets: &[StoredSegment],
     open_at: u64,
@@ -313,7 +313,7 @@ fn data_to_client(
         .filter(move |(delivered, _)| *delivered >= open_at)
 }
 
-/// Up to which position, and when, the server's stream had been delivered without gaps.
+/// The positions up to which the server's stream had been delivered without gaps, and when.
 fn delivered(packets: &[StoredSegment], open_at: u64) -> Vec<(u64, u64)> {
     let mut deliveries: Vec<_> = data_to_client(packets, open_at)
         .map(|(time, packet)| (time, packet.data_start(), packet.range.end))

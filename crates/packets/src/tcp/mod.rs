@@ -16,8 +16,8 @@ use crate::{Direction, KeyLog, Limits, Packet};
 pub(crate) use analysis::TcpAnalysis;
 
 /// A connection while its packets arrive. It is analyzed later, when the secrets are known and all
-/// packets can be put in the order of arrival: the tap reports one that it drops before those that
-/// are still on their way.
+/// packets can be put in the order of arrival: the tap reports a dropped packet at once, and others
+/// when it delivers them.
 #[derive(Debug)]
 pub(crate) struct TcpFlow {
     pub(crate) started: u64,
@@ -26,8 +26,8 @@ pub(crate) struct TcpFlow {
     pub(crate) client: SequenceSpace,
     pub(crate) server: SequenceSpace,
     pub(crate) packets: Vec<StoredSegment>,
-    /// How many of them have neither data nor SYN.
-    others_kept: usize,
+    /// Stored packets with neither data nor SYN.
+    without_data_or_syn: usize,
     /// Packets that were not stored.
     pub(crate) left_out: u32,
     /// When the first packet with data or SYN arrived that was not stored.
@@ -55,7 +55,7 @@ pub(crate) struct SequenceSpace {
 }
 
 impl SequenceSpace {
-    /// The same side before any of its packets.
+    /// A sequence space with the same first sequence number and no packets.
     fn restarted(&self) -> Self {
         Self { first_seq: self.first_seq, ..Self::default() }
     }
@@ -82,9 +82,9 @@ impl SequenceSpace {
     }
 
     /// Adds a range of the sequence space, which is not empty.
-    fn record(&mut self, stretch: Range<u64>) -> Overlap {
-        self.high = self.high.max(stretch.end);
-        self.coverage.add(stretch)
+    fn record(&mut self, range: Range<u64>) -> Overlap {
+        self.high = self.high.max(range.end);
+        self.coverage.add(range)
     }
 }
 
@@ -98,7 +98,7 @@ impl TcpFlow {
             client: SequenceSpace::default(),
             server: SequenceSpace::default(),
             packets: Vec::new(),
-            others_kept: 0,
+            without_data_or_syn: 0,
             left_out: 0,
             incomplete_since: None,
             memory: 0,
@@ -110,7 +110,7 @@ impl TcpFlow {
         self.is_closed() || self.client.first_seq != Some(syn.seq)
     }
 
-    /// Whether it was reset, or both FINs were acknowledged.
+    /// Whether the connection was reset, or both FINs were acknowledged.
     pub(crate) fn is_closed(&self) -> bool {
         let reset = self.tcp.client_rst || self.tcp.server_rst;
         reset || (self.client.fin_acknowledged && self.server.fin_acknowledged)
@@ -128,7 +128,7 @@ impl TcpFlow {
         self.ended = self.ended.max(packet.arrived);
         self.tcp.dropped += u32::from(packet.delivered.is_none());
         self.count(packet.direction, segment);
-        self.follow(packet.direction, segment);
+        self.track_sequence_numbers(packet.direction, segment);
         self.store(packet, segment, limits, room);
     }
 
@@ -162,8 +162,8 @@ impl TcpFlow {
         *rst |= segment.flags.rst;
     }
 
-    /// Follows the sequence numbers as far as it takes to know when the connection is closed.
-    fn follow(&mut self, direction: Direction, segment: &Segment<'_>) {
+    /// Tracks the sequence numbers, to know when the connection is closed.
+    fn track_sequence_numbers(&mut self, direction: Direction, segment: &Segment<'_>) {
         let (side, other) = match direction {
             Direction::ToServer => (&mut self.client, &mut self.server),
             Direction::ToClient => (&mut self.server, &mut self.client),
@@ -191,7 +191,7 @@ impl TcpFlow {
             Direction::ToServer => &mut self.client,
             Direction::ToClient => &mut self.server,
         };
-        // Of a payload that is sent again, the first copy to arrive is stored.
+        // If a payload is sent again, only the copy that arrived first is stored.
         let key = (segment.seq, segment.wire_len);
         let known = side.stored.get(&key).copied().filter(|index| {
             !segment.flags.syn && *self.packets[*index].payload == *segment.payload
@@ -200,8 +200,8 @@ impl TcpFlow {
         let payload = if fits && known.is_none() { segment.payload } else { &[] };
         let has_data_or_syn = segment.flags.syn || segment.wire_len > 0;
         let same_kind = match has_data_or_syn {
-            true => self.packets.len() - self.others_kept,
-            false => self.others_kept,
+            true => self.packets.len() - self.without_data_or_syn,
+            false => self.without_data_or_syn,
         };
         let memory = size_of::<StoredSegment>() + size_of::<((u32, u32), usize)>() + payload.len();
         if same_kind >= limits.packets_per_connection || memory > room {
@@ -219,7 +219,7 @@ impl TcpFlow {
         if !payload.is_empty() && !segment.flags.syn {
             side.stored.insert(key, self.packets.len());
         }
-        self.others_kept += usize::from(!has_data_or_syn);
+        self.without_data_or_syn += usize::from(!has_data_or_syn);
         self.memory += memory;
         self.packets.push(StoredSegment {
             direction: packet.direction,
@@ -270,12 +270,12 @@ impl TcpFlow {
             (Direction::ToClient, Some(ack)) => {
                 self.tcp.server_options.get_or_insert(options);
                 let data = self.client.first_seq.map(|seq| ack.wrapping_sub(seq.wrapping_add(1)));
-                let taken = data.filter(|data| *data <= self.tcp.syn_data).unwrap_or(0);
+                let accepted = data.filter(|data| *data <= self.tcp.syn_data).unwrap_or(0);
                 let before = self.tcp.syn_data_acknowledged;
-                self.tcp.syn_data_acknowledged = before.max(taken);
+                self.tcp.syn_data_acknowledged = before.max(accepted);
                 if !self.tcp.syn_ack {
                     // Data that was not accepted is sent again, which is not a retransmission.
-                    self.client.coverage.forget_from(1 + u64::from(taken));
+                    self.client.coverage.forget_from(1 + u64::from(accepted));
                 }
                 self.tcp.syn_ack = true;
             }
@@ -306,20 +306,20 @@ impl TcpFlow {
     /// Determines whether Fast Open was used. SYN data that the server did not accept is removed,
     /// so it counts only where it is sent again.
     fn resolve_fast_open(&mut self) {
-        let (sent, taken) = (self.tcp.syn_data, self.tcp.syn_data_acknowledged);
-        self.tcp.fast_open = match (sent, taken) {
+        let (sent, accepted) = (self.tcp.syn_data, self.tcp.syn_data_acknowledged);
+        self.tcp.fast_open = match (sent, accepted) {
             (0, _) => FastOpen::Off,
-            _ if taken == sent => FastOpen::Used,
+            _ if accepted == sent => FastOpen::Used,
             _ => FastOpen::FellBack,
         };
         if !self.tcp.syn_ack {
             return;
         }
-        let end = 1 + u64::from(taken);
+        let end = 1 + u64::from(accepted);
         let syns = self.packets.iter_mut().filter(|packet| packet.is_syn());
         for syn in syns.filter(|packet| packet.direction == Direction::ToServer) {
             syn.range.end = syn.range.end.min(end);
-            let stored_bytes = syn.payload.len().min(taken as usize);
+            let stored_bytes = syn.payload.len().min(accepted as usize);
             syn.payload = syn.payload[..stored_bytes].into();
         }
     }

@@ -15,7 +15,7 @@ use crate::keylog::{KeyLog, SecretLabel};
 /// The first ClientHello at the start of `stream`.
 ///
 /// # Errors
-/// `NotTls` if something else stands there, `CaptureGap` if the stream ends within it.
+/// `NotTls` if the stream starts with something else, `CaptureGap` if it ends too early.
 pub(crate) fn client_hello(stream: &[u8]) -> Result<ClientHello, Unknown> {
     let mut records = Records::new(stream);
     let mut messages = Messages::default();
@@ -72,7 +72,7 @@ impl ClientStream {
         let legacy = server.hello.as_ref().filter(|_| legacy);
         let mut reader = ClientReader {
             found: Self::default(),
-            offered: hello.early_data,
+            early_data_offered: hello.early_data,
             first_flight,
             legacy: legacy.map(|chosen| {
                 let opener = LegacyOpener::new(hello, chosen, Direction::ToServer, keys);
@@ -101,7 +101,7 @@ impl ClientStream {
 
 struct ClientReader {
     found: ClientStream,
-    offered: bool,
+    early_data_offered: bool,
     first_flight: usize,
     /// Before TLS 1.3: the cipher suite, and the keys for records after the ChangeCipherSpec.
     legacy: Option<(u16, LegacyOpener)>,
@@ -115,7 +115,7 @@ struct ClientReader {
 
 impl ClientReader {
     fn record(&mut self, record: &Record<'_>) {
-        let done = self.found.finished == Some(true);
+        let finished = self.found.finished == Some(true);
         match record.content_type {
             record::CHANGE_CIPHER_SPEC => self.changed_cipher = true,
             _ if self.changed_cipher && self.legacy.is_some() => self.legacy(record),
@@ -123,10 +123,10 @@ impl ClientReader {
                 self.messages(record.payload, record);
             }
             record::ALERT => self.recorder.set_record(Event::alert(record.payload)),
-            record::APPLICATION_DATA if done => self.after_finished(record),
+            record::APPLICATION_DATA if finished => self.after_finished(record),
             record::APPLICATION_DATA => {
                 let opened = self.opens_as_early(record) || self.opens_as_handshake(record);
-                if !opened && self.offered && record.start < self.first_flight {
+                if !opened && self.early_data_offered && record.start < self.first_flight {
                     self.count_early(record);
                 }
             }
@@ -134,7 +134,7 @@ impl ClientReader {
         }
     }
 
-    /// TLS 1.2 and before, after the client's ChangeCipherSpec.
+    /// Handles a record of TLS 1.2 or before, after the client's ChangeCipherSpec.
     fn legacy(&mut self, record: &Record<'_>) {
         let Some((suite, opener)) = &mut self.legacy else {
             return;
@@ -188,7 +188,8 @@ impl ClientReader {
         true
     }
 
-    /// Whether the handshake secret decrypts this record, which may complete the client's Finished.
+    /// Returns whether the handshake secret decrypts this record, which may complete the client's
+    /// Finished.
     fn opens_as_handshake(&mut self, record: &Record<'_>) -> bool {
         let Some(opened) = self.handshake.open(record) else {
             return false;
@@ -213,7 +214,7 @@ impl ClientReader {
         let events = self.recorder.all.len();
         self.messages(&opened.content, record);
         let update = Event::message(handshake::KEY_UPDATE);
-        if self.recorder.all[events..].iter().any(|events| events.event == update) {
+        if self.recorder.all[events..].iter().any(|recorded| recorded.event == update) {
             self.application.update();
         }
     }

@@ -35,12 +35,12 @@ impl Opener {
     /// Decrypts the next record. Returns `None`, without a change of state, if the keys do not
     /// match.
     pub(crate) fn open(&mut self, record: &Record<'_>) -> Option<Opened> {
-        let (fits, opened) = self
+        let (index, opened) = self
             .candidates
             .iter_mut()
             .enumerate()
-            .find_map(|(fits, keys)| Some((fits, keys.open(record)?)))?;
-        self.candidates.swap(0, fits);
+            .find_map(|(index, keys)| Some((index, keys.open(record)?)))?;
+        self.candidates.swap(0, index);
         self.candidates.truncate(1);
         Some(opened)
     }

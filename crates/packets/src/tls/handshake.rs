@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::handshake;
 use super::record::Bytes;
 use crate::facts::{CertificateFacts, NamedGroup, TlsVersion, Unknown};
 
@@ -52,7 +51,7 @@ pub(crate) struct Message<'a> {
 }
 
 impl Messages {
-    /// Adds bytes at position `at` of the stream. Take all whole messages before.
+    /// Adds bytes at position `at` of the stream. Call `next` until it returns `None` first.
     pub(crate) fn push(&mut self, bytes: &[u8], at: usize) {
         self.unfinished = self.position(self.taken);
         self.buffer.drain(..self.taken);
@@ -79,9 +78,9 @@ impl Messages {
     }
 
     /// The stream position of an index of the buffer.
-    fn position(&self, place: usize) -> usize {
+    fn position(&self, index: usize) -> usize {
         let (start, at) = self.piece;
-        place.checked_sub(start).map_or(self.unfinished, |distance| at + distance)
+        index.checked_sub(start).map_or(self.unfinished, |distance| at + distance)
     }
 }
 
@@ -259,15 +258,15 @@ impl Authentication {
     /// client.
     pub(crate) fn message(&mut self, kind: u8, body: &[u8], version: TlsVersion) {
         match kind {
-            handshake::CERTIFICATE => {
+            CERTIFICATE => {
                 let certificates = certificates(body, version).ok();
-                self.certificate = Some(facts(body, certificates));
+                self.certificate = Some(certificate_facts(body, certificates));
             }
-            handshake::COMPRESSED_CERTIFICATE if version == TlsVersion::Tls13 => {
-                self.certificate = Some(facts(body, None));
+            COMPRESSED_CERTIFICATE if version == TlsVersion::Tls13 => {
+                self.certificate = Some(certificate_facts(body, None));
             }
-            handshake::CERTIFICATE_VERIFY => self.signature_scheme = Bytes(body).u16().ok(),
-            handshake::SERVER_KEY_EXCHANGE => {
+            CERTIFICATE_VERIFY => self.signature_scheme = Bytes(body).u16().ok(),
+            SERVER_KEY_EXCHANGE => {
                 if let Ok((group, scheme)) = key_exchange(body, version) {
                     self.group = Some(group);
                     self.signature_scheme = scheme;
@@ -278,7 +277,7 @@ impl Authentication {
     }
 }
 
-fn facts(body: &[u8], certificates: Option<u32>) -> CertificateFacts {
+fn certificate_facts(body: &[u8], certificates: Option<u32>) -> CertificateFacts {
     // A message's length has 24 bits.
     CertificateFacts { message_bytes: body.len() as u32, certificates }
 }
@@ -375,7 +374,7 @@ mod tests {
         let new = [0, 0, 0, 13, 0, 0, 2, 1, 1, 0, 0, 0, 0, 1, 2, 0, 0];
         for (body, version) in [(&old[..], TlsVersion::Tls12), (&new, TlsVersion::Tls13)] {
             let mut read = Authentication::default();
-            read.message(handshake::CERTIFICATE, body, version);
+            read.message(CERTIFICATE, body, version);
             let expected =
                 CertificateFacts { message_bytes: body.len() as u32, certificates: Some(2) };
             assert_eq!(read.certificate, Some(expected));

@@ -52,13 +52,13 @@ impl LegacyOpener {
             .candidates
             .iter()
             .enumerate()
-            .find_map(|(fits, keys)| Some((fits, keys.open(record, sequence)?)));
-        let Some((fits, content)) = opened else {
+            .find_map(|(index, keys)| Some((index, keys.open(record, sequence)?)));
+        let Some((index, content)) = opened else {
             self.candidates.clear();
             self.why = Unknown::WrongSecrets;
             return Err(self.why);
         };
-        self.candidates.swap(0, fits);
+        self.candidates.swap(0, index);
         self.candidates.truncate(1);
         self.sequence += 1;
         Ok(Opened { content_type: record.content_type, content })
@@ -78,7 +78,7 @@ const TAG_LEN: usize = 16;
 #[derive(Clone, Copy)]
 struct LegacySuite {
     cipher: Cipher,
-    /// The hash of key derivation is SHA-384, not SHA-256.
+    /// Whether key derivation uses SHA-384 instead of SHA-256.
     sha384: bool,
 }
 
@@ -105,10 +105,10 @@ impl LegacySuite {
         let (key_len, iv_len) = (self.cipher.key_len(), NONCE_LEN - self.explicit_nonce());
         let block = self.key_block(master, randoms, 2 * (key_len + iv_len))?;
         let (keys, ivs) = block.split_at(2 * key_len);
-        // The client's come first.
-        let own = direction as usize;
-        let aead = Aead::new(self.cipher, &keys[own * key_len..][..key_len])?;
-        Some(WriteKeys { suite: self, aead, iv: ivs[own * iv_len..][..iv_len].to_vec() })
+        // The client's key and IV come first.
+        let side = direction as usize;
+        let aead = Aead::new(self.cipher, &keys[side * key_len..][..key_len])?;
+        Some(WriteKeys { suite: self, aead, iv: ivs[side * iv_len..][..iv_len].to_vec() })
     }
 
     /// The pseudorandom function over "key expansion" (RFC 5246 section 5).
@@ -149,8 +149,8 @@ impl WriteKeys {
         let mut nonce = [0; NONCE_LEN];
         nonce[..self.iv.len()].copy_from_slice(&self.iv);
         if explicit.is_empty() {
-            for (byte, of_sequence) in nonce[4..].iter_mut().zip(sequence.to_be_bytes()) {
-                *byte ^= of_sequence;
+            for (byte, sequence_byte) in nonce[4..].iter_mut().zip(sequence.to_be_bytes()) {
+                *byte ^= sequence_byte;
             }
         } else {
             nonce[self.iv.len()..].copy_from_slice(explicit);
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rfc5288_3_the_length_of_aead_records_shows_their_plain_text() {
+    fn rfc5288_3_the_length_of_an_aead_record_determines_its_plaintext_length() {
         assert_eq!(plain_len(0xc02b, 124), Some(100));
         assert_eq!(plain_len(0xcca9, 116), Some(100));
         assert_eq!(plain_len(0x002f, 116), None, "CBC pads");

@@ -1,4 +1,4 @@
-//! TLS: records, handshake messages, decryption, and what each side's byte stream says.
+//! TLS: records, handshake messages, decryption, and the byte stream of each side.
 
 pub(crate) mod client;
 pub(crate) mod decrypt;

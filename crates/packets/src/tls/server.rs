@@ -158,7 +158,7 @@ impl ServerReader<'_> {
         self.recorder.set_messages();
         self.messages.push(record.payload, record.payload_start());
         while let Some(message) = self.messages.next() {
-            // HelloRequest (0) may precede it before TLS 1.3.
+            // Before TLS 1.3 a HelloRequest (0) may precede the ServerHello.
             if message.kind != handshake::SERVER_HELLO {
                 self.recorder.push(message.span, Event::message(message.kind));
                 continue;
@@ -197,7 +197,7 @@ impl ServerReader<'_> {
         if opener.is_empty() { Err(Unknown::NoSecrets) } else { Ok(opener) }
     }
 
-    /// EncryptedExtensions to Finished.
+    /// Handles a record from the EncryptedExtensions to the Finished.
     fn handshake(&mut self, opened: &Opened, record: &Record<'_>) -> Result<(), Unknown> {
         if opened.content_type != record::HANDSHAKE {
             self.recorder.set_record(Event::opened(opened));
@@ -235,7 +235,7 @@ impl ServerReader<'_> {
         Ok(())
     }
 
-    /// The response, tickets and key updates.
+    /// Handles a record after the Finished: response, tickets, key updates.
     fn application(&mut self, opened: &Opened, record: &Record<'_>) -> Result<(), Unknown> {
         if opened.content_type != record::HANDSHAKE {
             self.recorder.set_record(Event::opened(opened));
@@ -281,7 +281,8 @@ impl ServerReader<'_> {
         response.bytes = response.bytes.zip(bytes).map(|(before, taken)| before + taken);
     }
 
-    /// TLS 1.2 and before, up to the server's ChangeCipherSpec (RFC 5246 section 7.3).
+    /// Handles a record of TLS 1.2 or before, up to the server's ChangeCipherSpec (RFC 5246 section
+    /// 7.3).
     fn legacy_clear(&mut self, record: &Record<'_>) -> Result<(), Unknown> {
         let hello = self.found.hello.as_ref().ok_or(Unknown::NotTls)?;
         match (&self.phase, record.content_type) {
@@ -329,7 +330,7 @@ impl ServerReader<'_> {
                 let bytes = legacy::plain_len(suite, record.payload.len());
                 self.recorder.set_record(Event::ApplicationData { bytes });
                 if self.frames.is_some() {
-                    // It may hold only the server's SETTINGS.
+                    // The record may hold only the server's SETTINGS.
                     return Err(why);
                 }
                 self.response(record, bytes);
@@ -358,9 +359,10 @@ impl ServerReader<'_> {
 #[derive(Debug, Default)]
 pub(crate) struct ResponseFrames {
     header: Vec<u8>,
-    /// The bytes left of the current frame, and whether it belongs to a response.
+    /// The bytes left of the current frame.
     remaining: usize,
-    responses: bool,
+    /// Whether the current frame belongs to a response.
+    in_response: bool,
 }
 
 const HEADER_LEN: usize = 9;
@@ -378,14 +380,14 @@ impl ResponseFrames {
                 if let Some(header) = self.header.first_chunk::<HEADER_LEN>() {
                     self.remaining =
                         u32::from_be_bytes([0, header[0], header[1], header[2]]) as usize;
-                    self.responses = is_response_frame(header);
+                    self.in_response = is_response_frame(header);
                     self.header.clear();
-                    counted += if self.responses { HEADER_LEN as u64 } else { 0 };
+                    counted += if self.in_response { HEADER_LEN as u64 } else { 0 };
                 }
                 continue;
             }
             let taken = self.remaining.min(bytes.len());
-            counted += if self.responses { taken as u64 } else { 0 };
+            counted += if self.in_response { taken as u64 } else { 0 };
             self.remaining -= taken;
             bytes = &bytes[taken..];
         }
@@ -427,9 +429,9 @@ mod tests {
             let mut frames = ResponseFrames::default();
             let (mut rest, mut counted) = (&all[..], 0);
             for cut in cuts {
-                let (now, later) = rest.split_at(cut.min(rest.len()));
-                counted += frames.push(now);
-                rest = later;
+                let (chunk, remaining) = rest.split_at(cut.min(rest.len()));
+                counted += frames.push(chunk);
+                rest = remaining;
             }
             counted += frames.push(rest);
             prop_assert_eq!(counted, 9 + 30 + 9 + 200 + 9);

@@ -1,4 +1,4 @@
-//! Several connections at a time, of the same addresses, and copies that an attacker sends.
+//! Simultaneous connections, connections with the same addresses, and a replayed first flight.
 
 use std::net::SocketAddr;
 
@@ -37,7 +37,7 @@ fn interleaved_connections_are_kept_apart() {
 }
 
 #[test]
-fn rfc9293_the_same_addresses_again_are_another_connection() {
+fn rfc9293_a_syn_with_reused_addresses_starts_another_connection() {
     let peers = PeerConfig::default().peers();
     let first = Path::new(20 * MS);
     let second = Path { start: 2000 * MS, isn: (77, 5_000_000), ..first.clone() };
@@ -61,7 +61,7 @@ fn rfc9293_the_same_addresses_again_are_another_connection() {
 }
 
 #[test]
-fn an_unfinished_connection_waits_until_all_are_taken() {
+fn an_unfinished_connection_is_returned_only_at_the_end() {
     let path = Path::new(20 * MS);
     let syn = Segment { syn: true, ..Segment::default() };
     let frame = path.frame(Direction::ToServer, &syn);
@@ -90,11 +90,11 @@ fn connections_beyond_the_limit_are_counted() {
     assert_eq!(observer.connections(), 0);
 }
 
-/// The capture, `later` by this many nanoseconds.
-fn delayed(mut capture: Vec<Captured>, later: u64) -> Vec<Captured> {
+/// The capture, shifted in time.
+fn delayed(mut capture: Vec<Captured>, delay_ns: u64) -> Vec<Captured> {
     for captured in &mut capture {
-        captured.arrived += later;
-        captured.delivered = captured.delivered.map(|delivered| delivered + later);
+        captured.arrived += delay_ns;
+        captured.delivered = captured.delivered.map(|delivered| delivered + delay_ns);
     }
     capture
 }
@@ -103,10 +103,10 @@ fn delayed(mut capture: Vec<Captured>, later: u64) -> Vec<Captured> {
 fn rfc9000_5_2_connections_of_one_socket_are_distinguished() {
     let peers = QuicPeers::http3(3_000);
     let path = QuicPath { requests: 2, ..QuicPath::new(20 * MS) };
-    let one = peers.capture(&path);
-    let two = delayed(peers.capture(&path), 7 * MS);
-    let three = delayed(peers.capture(&path), 9 * MS);
-    let mut all = [one.clone(), two.clone(), three].concat();
+    let first = peers.capture(&path);
+    let second = delayed(peers.capture(&path), 7 * MS);
+    let third = delayed(peers.capture(&path), 9 * MS);
+    let mut all = [first.clone(), second.clone(), third].concat();
     all.sort_by_key(|captured| captured.arrived);
     let mut observer = Observer::new();
     feed(&mut observer, &all);
@@ -119,7 +119,7 @@ fn rfc9000_5_2_connections_of_one_socket_are_distinguished() {
         assert_eq!((round_trips(facts).0, facts.quic().unwrap().unopened), (1, 0));
         assert_eq!(facts.response_bytes, Some(2 * peers.response.len() as u64));
     }
-    for (own, facts) in [one, two].iter().zip(&taken) {
+    for (own, facts) in [first, second].iter().zip(&taken) {
         let owned = all.iter().filter(|captured| facts.contains(&captured.packet())).count();
         assert_eq!(owned, own.len());
         assert!(own.iter().all(|captured| facts.contains(&captured.packet())));
@@ -128,12 +128,16 @@ fn rfc9000_5_2_connections_of_one_socket_are_distinguished() {
 
 #[test]
 fn rfc9000_9_connections_of_one_socket_that_move_are_distinguished() {
-    // Both use connection IDs at their new address that only opened packets have shown.
+    // At their new address both use connection IDs that were issued in encrypted packets.
     let peers = QuicPeers::http3(600);
     let to = SocketAddr::from(([10, 77, 1, 9], 50_000));
-    // Nobody moves before the handshake is confirmed.
-    let path =
-        QuicPath { requests: 2, moves_to: Some(to), rest: 50 * MS, ..QuicPath::new(20 * MS) };
+    // A client may move only after the handshake is confirmed.
+    let path = QuicPath {
+        requests: 2,
+        moves_to: Some(to),
+        request_gap: 50 * MS,
+        ..QuicPath::new(20 * MS)
+    };
     let captures = [peers.capture(&path), delayed(peers.capture(&path), 3 * MS)];
     let mut all = captures.concat();
     all.sort_by_key(|captured| captured.arrived);
@@ -197,7 +201,7 @@ fn an_open_connection_stays_until_it_is_closed() {
 fn datagrams_that_are_not_quic_are_ignored() {
     let client = SocketAddr::from(([10, 77, 1, 1], 40_000));
     let mut observer = Observer::new();
-    // A query of DNS whose number looks like a long header, and a short one from nowhere.
+    // A DNS query whose ID looks like a long header, a short header of no connection, and nothing.
     for payload in [&[0xc0, 0x01, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 3, 1, 2, 3][..], &[0x40; 60], &[]] {
         let frame = frame(client, SERVER.into(), payload);
         let (direction, delivered) = (Direction::ToServer, Some(1));

@@ -1,4 +1,4 @@
-//! TCP Fast Open: every row of the table one round trip shorter, or not when it falls back.
+//! TCP Fast Open: saves a round trip of every kind of handshake, unless it falls back.
 
 use firstflight_packets::{FastOpen, FastOpenOption, LabelKind, LabelTransport, TlsVersion};
 
@@ -12,8 +12,8 @@ fn check(peers: &Peers, tfo: Tfo, kind: LabelKind, version: TlsVersion, round_tr
     assert_eq!(facts.round_trips(), Some(round_trips), "{label}");
     let (used, syns) = match tfo {
         Tfo::Off | Tfo::CookieRequested => (FastOpen::Off, 0),
-        Tfo::Taken => (FastOpen::Used, 0),
-        Tfo::Left => (FastOpen::FellBack, 0),
+        Tfo::Accepted => (FastOpen::Used, 0),
+        Tfo::Ignored => (FastOpen::FellBack, 0),
         Tfo::Lost => (FastOpen::FellBack, 1),
     };
     assert_eq!(label.transport, LabelTransport::Tcp(used));
@@ -24,32 +24,32 @@ fn check(peers: &Peers, tfo: Tfo, kind: LabelKind, version: TlsVersion, round_tr
         _ => Some(FastOpenOption::Cookie(8)),
     };
     assert_eq!((tcp.fast_open_option, tcp.client_options.fast_open), (option, option));
-    // Whether it did without a cookie because none came is seen here.
+    // The server never issues a cookie.
     assert_eq!(tcp.server_options.unwrap().fast_open, None);
     assert_eq!(tcp.syn_data > 0, !matches!(tfo, Tfo::Off | Tfo::CookieRequested));
-    let taken = if tfo == Tfo::Taken { tcp.syn_data } else { 0 };
-    assert_eq!(tcp.syn_data_acknowledged, taken);
+    let accepted = if tfo == Tfo::Accepted { tcp.syn_data } else { 0 };
+    assert_eq!(tcp.syn_data_acknowledged, accepted);
     assert_eq!(tcp.syn_retransmissions, syns);
-    // What fell back is no retransmission; the second SYN is.
+    // Data sent again after a fallback is no retransmission; a second SYN is.
     assert_eq!((tcp.client_retransmissions, tcp.server_retransmissions), (syns, 0));
 }
 
-/// A Fast Open cookie requested in vain; data accepted, ignored by the server, lost on the path.
+/// Checks all variants of Fast Open. `round_trips` are those without it.
 fn check_all(peers: impl Fn() -> Peers, kind: LabelKind, version: TlsVersion, round_trips: u32) {
     check(&peers(), Tfo::Off, kind, version, round_trips);
     check(&peers(), Tfo::CookieRequested, kind, version, round_trips);
-    check(&peers(), Tfo::Taken, kind, version, round_trips - 1);
-    check(&peers(), Tfo::Left, kind, version, round_trips);
+    check(&peers(), Tfo::Accepted, kind, version, round_trips - 1);
+    check(&peers(), Tfo::Ignored, kind, version, round_trips);
     check(&peers(), Tfo::Lost, kind, version, round_trips);
 }
 
 #[test]
-fn rfc7413_tls13_full_three_or_two() {
+fn rfc7413_tls13_full_takes_two_round_trips_instead_of_three() {
     check_all(|| PeerConfig::default().peers(), LabelKind::Full, TlsVersion::Tls13, 3);
 }
 
 #[test]
-fn rfc7413_tls13_resumed_three_or_two() {
+fn rfc7413_tls13_resumed_takes_two_round_trips_instead_of_three() {
     let peers = || {
         let mut peers = PeerConfig::default().peers().with_session();
         peers.change_client(|client| client.enable_early_data = false);
@@ -59,13 +59,13 @@ fn rfc7413_tls13_resumed_three_or_two() {
 }
 
 #[test]
-fn rfc7413_tls13_early_data_two_or_one() {
+fn rfc7413_tls13_early_data_takes_one_round_trip_instead_of_two() {
     let peers = || PeerConfig::default().peers().with_session();
     check_all(peers, LabelKind::EarlyAccepted, TlsVersion::Tls13, 2);
 }
 
 #[test]
-fn rfc7413_tls13_early_data_refused_three_or_two() {
+fn rfc7413_tls13_early_data_refused_takes_two_round_trips_instead_of_three() {
     let peers = || {
         let mut peers = PeerConfig::default().peers().with_session();
         peers.refuse_early_data();
@@ -75,32 +75,32 @@ fn rfc7413_tls13_early_data_refused_three_or_two() {
 }
 
 #[test]
-fn rfc7413_tls12_full_four_or_three() {
+fn rfc7413_tls12_full_takes_three_round_trips_instead_of_four() {
     let peers = || PeerConfig::tls12().peers();
     check_all(peers, LabelKind::Full, TlsVersion::Tls12, 4);
 }
 
 #[test]
-fn rfc7413_tls12_resumed_three_or_two() {
+fn rfc7413_tls12_resumed_takes_two_round_trips_instead_of_three() {
     let peers = || PeerConfig::tls12().peers().with_session();
     check_all(peers, LabelKind::Resumed, TlsVersion::Tls12, 3);
 }
 
 #[test]
-fn rfc7413_a_first_flight_beyond_the_syn_takes_one_more() {
+fn rfc7413_a_first_flight_larger_than_the_syn_takes_one_more_round_trip() {
     let mut peers = PeerConfig::default().peers().with_session();
     peers.request = vec![b'x'; 5000];
-    let facts = peers.facts(&Path::new(20 * MS).tfo(Tfo::Taken));
+    let facts = peers.facts(&Path::new(20 * MS).tfo(Tfo::Accepted));
     assert_eq!(facts.label().unwrap().transport, LabelTransport::Tcp(FastOpen::Used));
     assert_eq!(facts.tcp().unwrap().syn_data, 1400);
     assert_eq!(facts.round_trips(), Some(2));
 }
 
 #[test]
-fn the_first_flight_is_the_same_however_it_was_sent() {
+fn the_first_flight_is_complete_without_fast_open_and_after_a_fallback() {
     let mut peers = PeerConfig::default().peers().with_session();
     peers.request = vec![b'x'; 3000];
-    for tfo in [Tfo::Off, Tfo::Left, Tfo::Lost] {
+    for tfo in [Tfo::Off, Tfo::Ignored, Tfo::Lost] {
         let facts = peers.facts(&Path::new(20 * MS).tfo(tfo));
         let early = facts.tls.unwrap().early;
         assert_eq!(early.plain_bytes, Some(3000));

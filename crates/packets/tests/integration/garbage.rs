@@ -9,12 +9,12 @@ use proptest::sample::Index;
 use crate::peers::PeerConfig;
 use crate::tcp_path::{Captured, MS, Path, Segment, Tfo, feed};
 
-/// One accepted early-data connection over Fast Open and one with a retry, with the key log.
+/// A connection with accepted early data over Fast Open, and its key log.
 fn sample() -> &'static (Vec<Captured>, String) {
     static SAMPLE: OnceLock<(Vec<Captured>, String)> = OnceLock::new();
     SAMPLE.get_or_init(|| {
         let peers = PeerConfig::default().peers().with_session();
-        let path = Path { segment: 300, ..Path::new(20 * MS).tfo(Tfo::Taken) };
+        let path = Path { segment: 300, ..Path::new(20 * MS).tfo(Tfo::Accepted) };
         (peers.capture(&path), peers.key_log())
     })
 }
@@ -65,7 +65,7 @@ pub(crate) fn check_damaged(
     check(&mut observer)
 }
 
-/// Whatever was captured, round trips never fall below what the protocol needs.
+/// Checks what holds for any capture.
 pub(crate) fn check(observer: &mut Observer) -> Result<(), TestCaseError> {
     for (facts, trace) in observer.finish_traced(|_| true) {
         prop_assert!(facts.round_trips().is_none_or(|count| count >= 1));

@@ -1,4 +1,4 @@
-//! TLS 1.0 to 1.2: read without any secret.
+//! TLS 1.0 to 1.2, analyzed without secrets.
 
 use firstflight_packets::{EarlyData, FirstResponse, HandshakeKind, LabelKind, TlsVersion};
 
@@ -27,25 +27,27 @@ fn rfc5246_7_3_resumed_takes_three_round_trips() {
     assert_eq!(facts.tls.unwrap().client_finished, Some(true));
 }
 
-/// A peer that sends fixed bytes once it has received so many in all.
+/// A peer that sends fixed bytes.
 struct Scripted {
-    got: usize,
+    received: usize,
+    /// How many bytes it receives in total before it sends these.
     steps: Vec<(usize, Vec<u8>)>,
+    /// How many bytes it receives in total before it closes.
     ends_at: usize,
 }
 
 impl Peer for Scripted {
     fn receive(&mut self, bytes: &[u8]) {
-        self.got += bytes.len();
+        self.received += bytes.len();
     }
 
     fn send(&mut self) -> Vec<u8> {
-        let ready = self.steps.iter().take_while(|(after, _)| *after <= self.got).count();
+        let ready = self.steps.iter().take_while(|(after, _)| *after <= self.received).count();
         self.steps.drain(..ready).flat_map(|(_, bytes)| bytes).collect()
     }
 
     fn done(&self) -> bool {
-        self.got >= self.ends_at
+        self.received >= self.ends_at
     }
 }
 
@@ -72,8 +74,8 @@ fn hello(version: u16, tail: &[u8]) -> Vec<u8> {
     body
 }
 
-/// A TLS 1.0 or 1.1 connection: plain messages real, what is encrypted made up.
-fn old(version: u16, resumed: bool) -> (Scripted, Scripted) {
+/// The peers of a TLS 1.0 or 1.1 connection: real plaintext messages, dummy ciphertext.
+fn legacy_peers(version: u16, resumed: bool) -> (Scripted, Scripted) {
     let plain = |messages: &[u8]| record(22, version, messages);
     let change = record(20, version, &[1]);
     let sealed = record(22, version, &[0xee; 48]);
@@ -104,16 +106,16 @@ fn old(version: u16, resumed: bool) -> (Scripted, Scripted) {
 }
 
 fn scripted(steps: Vec<(usize, Vec<u8>)>, ends_at: usize) -> Scripted {
-    Scripted { got: 0, steps, ends_at }
+    Scripted { received: 0, steps, ends_at }
 }
 
 #[test]
-fn rfc2246_and_rfc4346_count_like_rfc5246() {
+fn rfc2246_and_rfc4346_take_as_many_round_trips_as_rfc5246() {
     for (number, version) in [(0x0301, TlsVersion::Tls10), (0x0302, TlsVersion::Tls11)] {
         for (resumed, kind, round_trips) in
             [(false, HandshakeKind::Full, 4), (true, HandshakeKind::Resumed, 3)]
         {
-            let (mut client, mut server) = old(number, resumed);
+            let (mut client, mut server) = legacy_peers(number, resumed);
             let facts = analyze(&Path::new(20 * MS).run(&mut client, &mut server), "");
             assert_eq!(facts.round_trips(), Some(round_trips), "{version} {kind:?}");
             let tls = facts.tls.unwrap();
@@ -126,7 +128,7 @@ fn rfc2246_and_rfc4346_count_like_rfc5246() {
 
 #[test]
 fn a_server_that_responds_with_an_alert_has_no_label() {
-    let (mut client, _) = old(0x0301, false);
+    let (mut client, _) = legacy_peers(0x0301, false);
     client.ends_at = 7;
     let mut server = scripted(vec![(1, record(21, 0x0301, &[2, 70]))], usize::MAX);
     let facts = analyze(&Path::new(20 * MS).run(&mut client, &mut server), "");

@@ -1,11 +1,11 @@
-//! Loss, reordering and captures with holes.
+//! Loss, reordering and captures with gaps.
 
 use firstflight_packets::{
     Direction, FirstResponse, LabelKind, Limits, Observer, Unknown, Unlabelled,
 };
 
 use crate::peers::{PeerConfig, analyze};
-use crate::tcp_path::{Captured, MS, Path, Tfo, copied, feed, reported};
+use crate::tcp_path::{Captured, MS, Path, Tfo, feed, in_reported_order, with_copies};
 
 #[test]
 fn a_lost_request_is_counted_but_takes_no_additional_round_trip() {
@@ -25,7 +25,7 @@ fn a_lost_request_is_counted_but_takes_no_additional_round_trip() {
 }
 
 #[test]
-fn what_a_dropped_packet_holds_up_is_reported() {
+fn the_delay_that_a_dropped_packet_causes_is_reported() {
     let stall =
         |path: &Path| PeerConfig::default().peers().with_session().facts(path).transport.stall();
     let path = Path::new(20 * MS);
@@ -42,8 +42,8 @@ fn what_a_dropped_packet_holds_up_is_reported() {
 }
 
 #[test]
-fn a_client_hello_that_no_middlebox_lets_through_has_no_label() {
-    // As a tap sees a client that tries again and again and gives up.
+fn a_client_hello_that_is_always_dropped_leaves_the_connection_unlabelled() {
+    // The client sends its ClientHello three times and gives up.
     let peers = PeerConfig::default().peers().with_session();
     let whole = peers.capture(&Path { segment: 300, ..Path::new(20 * MS) });
     let is_hello = |p: &&Captured| p.direction == Direction::ToServer && p.frame.len() > 100;
@@ -97,11 +97,11 @@ fn a_lost_response_is_timed_by_its_delivered_copy() {
 }
 
 #[test]
-fn loss_of_early_data_keeps_its_label() {
+fn loss_of_early_data_does_not_change_the_label() {
     let mut peers = PeerConfig::default().peers().with_session();
     peers.request = vec![b'x'; 5000];
-    // With the ClientHello lost nothing happens in the meantime. With later early data lost the
-    // server's flight and the client's Finished pass before the request is whole.
+    // If the ClientHello is lost, nothing else happens meanwhile. If later early data is lost, the
+    // server's flight and the client's Finished arrive before the request is complete.
     for (lost, round_trips) in [(vec![0], 2), (vec![2], 3), (vec![1, 3], 3)] {
         let count = lost.len() as u32;
         let path = Path { drop_to_server: lost, ..Path::new(20 * MS) };
@@ -126,7 +126,7 @@ fn packets_out_of_order_are_put_in_order() {
 }
 
 #[test]
-fn the_order_of_delivery_serves_as_well_as_that_of_arrival() {
+fn input_in_the_order_of_delivery_gives_the_same_facts() {
     let peers = PeerConfig::default().peers().with_session();
     let mut capture = peers.capture(&Path::new(20 * MS));
     let by_arrival = analyze(&capture, &peers.key_log());
@@ -139,9 +139,9 @@ fn rfc7413_packets_dropped_before_the_syn_ack_is_delivered_are_not_missed() {
     for lost in [0, 1] {
         let mut peers = PeerConfig::default().peers().with_session();
         peers.response = vec![b'y'; 3_000];
-        let path = Path { drop_to_client: vec![lost], ..Path::new(20 * MS).tfo(Tfo::Taken) };
+        let path = Path { drop_to_client: vec![lost], ..Path::new(20 * MS).tfo(Tfo::Accepted) };
         let capture = peers.capture(&path);
-        let facts = analyze(&reported(capture.clone()), &peers.key_log());
+        let facts = analyze(&in_reported_order(capture.clone()), &peers.key_log());
         let tcp = facts.tcp().unwrap();
         assert_eq!((tcp.server_retransmissions, tcp.out_of_order, tcp.dropped), (1, 0, 1));
         assert_eq!(facts, analyze(&capture, &peers.key_log()), "packet {lost}");
@@ -154,7 +154,7 @@ fn copies_that_the_path_makes_are_not_retransmissions() {
     let capture = peers.capture(&Path::new(20 * MS));
     let once = analyze(&capture, &peers.key_log());
     let late = |delivered: Option<u64>| delivered.map(|at| at + 3 * MS);
-    for copied in [copied(&capture, late), copied(&capture, |_| None)] {
+    for copied in [with_copies(&capture, late), with_copies(&capture, |_| None)] {
         let facts = analyze(&copied, &peers.key_log());
         let tcp = facts.tcp().unwrap();
         assert_eq!((tcp.client_retransmissions, tcp.server_retransmissions), (0, 0));
@@ -163,7 +163,7 @@ fn copies_that_the_path_makes_are_not_retransmissions() {
 }
 
 #[test]
-fn a_hole_in_the_capture_is_reported_and_not_guessed_over() {
+fn a_gap_in_the_capture_is_reported() {
     let peers = PeerConfig::default().peers();
     let mut capture = peers.capture(&Path::new(20 * MS));
     let first = capture
@@ -186,7 +186,7 @@ fn a_snap_length_that_cuts_the_server_flight_is_reported() {
 }
 
 #[test]
-fn limits_bound_what_is_kept_and_are_reported() {
+fn limits_bound_what_is_stored_and_are_reported() {
     let mut peers = PeerConfig::default().peers();
     peers.response = vec![b'y'; 200_000];
     let capture = peers.capture(&Path::new(20 * MS));
@@ -196,7 +196,7 @@ fn limits_bound_what_is_kept_and_are_reported() {
         feed(&mut observer, &capture);
         observer.take_finished().remove(0)
     };
-    // The response starts within the limit, so that what lies beyond it does not matter.
+    // The response starts within the limit, so bytes beyond it do not matter here.
     let enough = analyze(Limits { bytes_per_direction: 16_000 + 8000, ..Limits::default() });
     assert_eq!(enough.round_trips(), Some(3));
     for limits in [
@@ -210,7 +210,7 @@ fn limits_bound_what_is_kept_and_are_reported() {
 }
 
 #[test]
-fn repeated_payload_uses_up_no_limit_in_any_order() {
+fn repeated_payload_counts_once_towards_the_limit_in_any_order() {
     let mut peers = PeerConfig::default().peers();
     peers.response = vec![b'y'; 20_000];
     let mut capture = peers.capture(&Path::new(20 * MS));
@@ -238,7 +238,7 @@ fn repeated_payload_uses_up_no_limit_in_any_order() {
 }
 
 #[test]
-fn a_response_that_was_never_delivered_says_so() {
+fn a_response_that_was_never_delivered_has_no_time_of_delivery() {
     let peers = PeerConfig::default().peers().with_session();
     let mut capture = peers.capture(&Path::new(20 * MS));
     let clean = analyze(&capture, &peers.key_log());

@@ -11,19 +11,19 @@ use crate::quic_path::QuicPath;
 use crate::quic_peers::QuicPeers;
 use crate::tcp_path::{Captured, MS, Path, Tfo};
 
-/// 2026-01-01 and a bit, in nanoseconds since 1970.
+/// 2026-01-01, in nanoseconds since 1970.
 const EPOCH: u64 = 1_767_225_600_000_000_000;
 
 /// A file with the packets of `capture` and all secrets of `key_log`.
 fn write(capture: &[Captured], key_log: &str) -> Vec<u8> {
-    let about = Metadata {
+    let metadata = Metadata {
         application: "firstflight".into(),
         os: "Linux".into(),
         interface: "tap".into(),
         description: "20 ms".into(),
         ..Metadata::default()
     };
-    let mut writer = Writer::new(Vec::new(), &about).unwrap();
+    let mut writer = Writer::new(Vec::new(), &metadata).unwrap();
     writer.secrets(key_log.lines()).unwrap();
     for captured in capture {
         let (time, length) = (EPOCH + captured.arrived, captured.frame.len() as u32);
@@ -33,13 +33,13 @@ fn write(capture: &[Captured], key_log: &str) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// The fields of the frames that `filter` lets through, a line each, separated by `|`.
+/// The fields of the frames that match `filter`, a line for each frame, separated by `|`.
 fn tshark(file: &[u8], filter: &str, fields: &[&str]) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("capture.pcapng");
     std::fs::write(&path, file).unwrap();
     let mut command = Command::new("tshark");
-    // A configuration of its own: the user's may hold a key log.
+    // An empty configuration: the user's may name a key log.
     command.env("HOME", folder.path()).env("XDG_CONFIG_HOME", folder.path());
     command.args(["-n", "-Y", filter, "-T", "fields", "-E", "separator=|", "-r"]).arg(&path);
     for field in fields {
@@ -50,14 +50,15 @@ fn tshark(file: &[u8], filter: &str, fields: &[&str]) -> Vec<String> {
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// The requests and answers that tshark can read, with their frames' ClientHello if there is one.
+/// The requests and responses that tshark decrypts, with the types of the handshake messages in
+/// their frames.
 fn http(file: &[u8]) -> Vec<String> {
     let fields = ["http.request.method", "http.response.code", "tls.handshake.type"];
     tshark(file, "http", &fields)
 }
 
 #[test]
-fn a_full_handshake_opens_decrypted_and_only_by_its_secrets() {
+fn a_full_handshake_is_decrypted_only_with_its_secrets() {
     if skipped_without(&["tshark"]) {
         return;
     }
@@ -74,11 +75,11 @@ fn a_full_handshake_opens_decrypted_and_only_by_its_secrets() {
 }
 
 #[test]
-fn rfc8446_2_3_early_data_opens_as_such() {
+fn rfc8446_2_3_early_data_is_decrypted() {
     if skipped_without(&["tshark"]) {
         return;
     }
-    for tfo in [Tfo::Off, Tfo::Taken] {
+    for tfo in [Tfo::Off, Tfo::Accepted] {
         let peers = PeerConfig::default().peers().with_session();
         let capture = peers.capture(&Path::new(20 * MS).tfo(tfo));
         let file = write(&capture, &peers.key_log());
@@ -87,12 +88,12 @@ fn rfc8446_2_3_early_data_opens_as_such() {
         let accepted = "tls.handshake.type == 8 && tls.handshake.extension.type == 42";
         assert_eq!(tshark(&file, accepted, &["frame.number"]).len(), 1);
         let in_syn = tshark(&file, "tcp.flags.syn == 1 && http.request", &["frame.number"]);
-        assert_eq!(in_syn.len(), usize::from(tfo == Tfo::Taken));
+        assert_eq!(in_syn.len(), usize::from(tfo == Tfo::Accepted));
     }
 }
 
 #[test]
-fn rfc5246_tls12_opens_by_its_master_secret() {
+fn rfc5246_tls12_is_decrypted_with_its_master_secret() {
     if skipped_without(&["tshark"]) {
         return;
     }
@@ -105,14 +106,14 @@ fn rfc5246_tls12_opens_by_its_master_secret() {
 }
 
 #[test]
-fn rfc9001_quic_opens_by_its_secrets() {
+fn rfc9001_quic_is_decrypted_with_its_secrets() {
     if skipped_without(&["tshark"]) {
         return;
     }
     let peers = QuicPeers::ping_pong().with_session();
     let capture = peers.capture(&QuicPath { retry: true, ..QuicPath::new(20 * MS) });
     let file = write(&capture, &peers.key_log());
-    // "PING" by early data before and after the Retry, and "PONG".
+    // "PING" as early data before and after the Retry, and "PONG".
     let early = tshark(&file, "quic.long.packet_type == 1", &["quic.stream_data"]);
     assert_eq!(early, ["50494e47", "50494e47"]);
     let responses = tshark(&file, "quic.stream_data == 50:4f:4e:47", &["udp.srcport"]);
@@ -122,7 +123,7 @@ fn rfc9001_quic_opens_by_its_secrets() {
     assert_eq!(tshark(&file, "quic.retry_token", &["frame.number"]).len(), 1);
     let closed = "quic.frame_type == 0x1d";
     assert_eq!(tshark(&file, closed, &["quic.cc.error_code.app"]), ["256"]);
-    // Without them all but the Initial packets stays closed.
+    // Without secrets only the Initial packets are decrypted.
     let file = write(&capture, "");
     assert!(
         tshark(&file, "quic.stream_data || tls.handshake.type == 8", &["udp.srcport"]).is_empty()
@@ -139,15 +140,15 @@ fn one_connection_of_many_is_written_with_its_own_secrets() {
     let (first, mut second) = (Path::new(20 * MS), Path::new(20 * MS));
     second.client.set_port(40_001);
     let mut all = peers.capture(&first);
-    let wanted = analyze(&all, &peers.key_log());
+    let first_facts = analyze(&all, &peers.key_log());
     all.extend(peers.capture(&second));
     all.sort_by_key(|captured| captured.arrived);
     let mut keys = KeyLog::new(16);
     keys.add(&peers.key_log());
-    let lines = keys.lines_for(&wanted.tls.as_ref().unwrap().client_random);
+    let lines = keys.lines_for(&first_facts.tls.as_ref().unwrap().client_random);
     // The five secrets of a connection with early data.
     assert_eq!(lines.len(), 5);
-    all.retain(|captured| wanted.contains(&captured.packet()));
+    all.retain(|captured| first_facts.contains(&captured.packet()));
     let file = write(&all, &lines.join("\n"));
     assert_eq!(http(&file), ["GET||1", "|200|2,8,20"]);
     assert_eq!(tshark(&file, "tcp.port != 40000", &["frame.number"]), [""; 0]);

@@ -24,14 +24,13 @@ pub(crate) struct Peers {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
     keys: Arc<Keys>,
-    /// What the client sends and the server answers.
     pub(crate) request: Vec<u8>,
     pub(crate) response: Vec<u8>,
-    /// What the server sends unasked, as soon as it can.
+    /// What the server sends as soon as it can, without a request.
     pub(crate) greeting: Vec<u8>,
-    /// The client waits so long between receiving and sending.
+    /// How long the client waits between receiving and sending, in nanoseconds.
     pub(crate) client_pause: u64,
-    /// The server updates its keys before it answers.
+    /// Whether the server updates its keys before it responds.
     pub(crate) update_keys: bool,
 }
 
@@ -126,7 +125,7 @@ impl Peers {
         self.client = Arc::new(client);
     }
 
-    /// The server's sessions, for another one that accepts its tickets.
+    /// The server's sessions. Another server with them accepts its tickets.
     pub(crate) fn sessions(&self) -> Arc<dyn StoresServerSessions> {
         self.server.session_storage.clone()
     }
@@ -136,19 +135,19 @@ impl Peers {
         std::mem::swap(&mut self.keys, &mut other.keys);
     }
 
-    /// Both sides speak this protocol.
+    /// Sets the protocol of both sides.
     pub(crate) fn alpn(mut self, protocol: &str) -> Self {
         self.change_client(|client| client.alpn_protocols = vec![protocol.into()]);
         self.change_server(|server| server.alpn_protocols = vec![protocol.into()]);
         self
     }
 
-    /// The server takes no early data any more.
+    /// Makes the server refuse early data from now on.
     pub(crate) fn refuse_early_data(&mut self) {
         self.change_server(|server| server.max_early_data_size = 0);
     }
 
-    /// One connection before the one that is looked at, so that there is a session.
+    /// Makes a connection, so that the next one has a session to resume.
     pub(crate) fn with_session(self) -> Self {
         self.capture(&Path::new(MS));
         self
@@ -160,7 +159,7 @@ impl Peers {
             tls: ClientConnection::new(self.client.clone(), name).unwrap(),
             request: self.request.clone(),
             expected: self.greeting.len() + self.response.len(),
-            got: 0,
+            received: 0,
             sent_early: false,
             sent: false,
             pause: self.client_pause,
@@ -171,13 +170,13 @@ impl Peers {
         let mut server = Server {
             tls,
             expected: self.request.len(),
-            got: 0,
+            received: 0,
             response: self.response.clone(),
-            answered: false,
+            responded: false,
             update_keys: self.update_keys,
         };
         let captured = path.run(&mut client, &mut server);
-        assert_eq!(client.got, client.expected, "the client lacks its answer");
+        assert_eq!(client.received, client.expected, "the client lacks its response");
         captured
     }
 
@@ -185,20 +184,20 @@ impl Peers {
         self.keys.0.lock().unwrap().clone()
     }
 
-    /// Captures one connection and judges it with its secrets.
+    /// Captures one connection and analyzes it with its secrets.
     pub(crate) fn facts(&self, path: &Path) -> FlowFacts {
         let capture = self.capture(path);
         analyze(&capture, &self.key_log())
     }
 }
 
-/// Judges a capture of one connection, which must have closed.
+/// Analyzes a capture of one connection, which must have closed.
 pub(crate) fn analyze(capture: &[Captured], key_log: &str) -> FlowFacts {
-    judge_and_trace(capture, key_log).0
+    analyze_and_trace(capture, key_log).0
 }
 
-/// The same, with its trace.
-pub(crate) fn judge_and_trace(capture: &[Captured], key_log: &str) -> (FlowFacts, Trace) {
+/// Like [`analyze`], with a trace.
+pub(crate) fn analyze_and_trace(capture: &[Captured], key_log: &str) -> (FlowFacts, Trace) {
     let mut observer = Observer::new();
     feed(&mut observer, capture);
     observer.add_secrets(key_log);
@@ -230,7 +229,7 @@ struct Client {
     tls: ClientConnection,
     request: Vec<u8>,
     expected: usize,
-    got: usize,
+    received: usize,
     sent_early: bool,
     sent: bool,
     pause: u64,
@@ -243,7 +242,7 @@ impl Peer for Client {
             let state = self.tls.process_new_packets().unwrap();
             let mut plain = vec![0; state.plaintext_bytes_to_read()];
             self.tls.reader().read_exact(&mut plain).unwrap();
-            self.got += plain.len();
+            self.received += plain.len();
         }
     }
 
@@ -258,7 +257,7 @@ impl Peer for Client {
         if !self.tls.is_handshaking() && !self.sent {
             self.sent = true;
             if !(self.sent_early && self.tls.is_early_data_accepted()) {
-                // As a client with a slow application does it: Finished first.
+                // A slow application's request leaves after the Finished.
                 if self.pause > MS && !out.is_empty() {
                     self.sent = false;
                     return out;
@@ -266,7 +265,7 @@ impl Peer for Client {
                 self.tls.writer().write_all(&self.request).unwrap();
             }
         }
-        if self.got == self.expected {
+        if self.received == self.expected {
             self.tls.send_close_notify();
         }
         out.extend(drain(|out| self.tls.wants_write().then(|| self.tls.write_tls(out))));
@@ -274,7 +273,7 @@ impl Peer for Client {
     }
 
     fn done(&self) -> bool {
-        self.got == self.expected
+        self.received == self.expected
     }
 
     fn pause(&self) -> u64 {
@@ -285,9 +284,9 @@ impl Peer for Client {
 struct Server {
     tls: ServerConnection,
     expected: usize,
-    got: usize,
+    received: usize,
     response: Vec<u8>,
-    answered: bool,
+    responded: bool,
     update_keys: bool,
 }
 
@@ -298,18 +297,18 @@ impl Peer for Server {
             let state = self.tls.process_new_packets().unwrap();
             let mut plain = vec![0; state.plaintext_bytes_to_read()];
             self.tls.reader().read_exact(&mut plain).unwrap();
-            self.got += plain.len();
+            self.received += plain.len();
             if let Some(mut early) = self.tls.early_data() {
                 let mut plain = Vec::new();
                 early.read_to_end(&mut plain).unwrap();
-                self.got += plain.len();
+                self.received += plain.len();
             }
         }
     }
 
     fn send(&mut self) -> Vec<u8> {
-        if self.got == self.expected && !self.answered {
-            self.answered = true;
+        if self.received == self.expected && !self.responded {
+            self.responded = true;
             if self.update_keys {
                 self.tls.refresh_traffic_keys().unwrap();
             }

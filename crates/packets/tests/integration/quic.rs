@@ -27,7 +27,7 @@ pub(crate) fn round_trips(facts: &FlowFacts) -> (u32, u32) {
     (first, last)
 }
 
-/// The round trips until `moment`, by the clock.
+/// The time until `moment` in round trips of 20 ms.
 fn by_clock(facts: &FlowFacts, moment: Option<u64>) -> u64 {
     (moment.unwrap() - facts.started + 5 * MS) / (20 * MS)
 }
@@ -52,7 +52,7 @@ fn check_on(
     else {
         unreachable!()
     };
-    // Nothing but the path takes time here.
+    // In this simulation only the path takes time.
     assert_eq!((by_clock(&facts, a), by_clock(&facts, b)), (first.into(), last.into()));
     assert_eq!(facts.transport.retransmissions(), 0);
     let quic = facts.quic().unwrap();
@@ -78,13 +78,13 @@ fn rfc9001_4_a_full_handshake_takes_two_round_trips() {
     assert_eq!(by_clock(&facts, facts.setup_done), 1);
     let quic = facts.quic().unwrap();
     assert_eq!((quic.version, quic.retries, quic.token), (Some(1), 0, None));
-    // The first datagram is all that it sends before it hears of the server.
+    // The client sends a single datagram before it hears from the server.
     let flight = facts.first_flight.datagrams().unwrap();
     assert_eq!((flight.len(), flight[0].len()), (1, 1200));
 }
 
 #[test]
-fn rfc8446_2_2_resumption_takes_as_many() {
+fn rfc8446_2_2_a_resumed_handshake_takes_two_round_trips() {
     let mut peers = QuicPeers::ping_pong().with_session();
     peers.client.enable_early_data = false;
     let facts = check(&peers, LabelKind::Resumed, 2, 2);
@@ -103,7 +103,7 @@ fn rfc9001_4_6_early_data_takes_one_round_trip() {
 }
 
 #[test]
-fn rfc9114_http3_is_read_up_to_its_frames() {
+fn rfc9114_only_response_frames_of_http3_are_a_response() {
     let mut peers = QuicPeers::http3(600);
     let facts = check(&peers, LabelKind::Full, 2, 2);
     assert_eq!(facts.tls.unwrap().alpn.as_deref(), Some("h3"));
@@ -116,7 +116,7 @@ fn rfc9114_http3_is_read_up_to_its_frames() {
 }
 
 #[test]
-fn rfc9000_8_1_three_times_is_too_little_for_a_page_without_a_token() {
+fn rfc9000_8_1_without_a_token_the_anti_amplification_limit_adds_a_round_trip() {
     let peers = QuicPeers::http3(10_240).with_session();
     let facts = check(&peers, LabelKind::EarlyAccepted, 1, 2);
     let before = facts.quic().unwrap().before_validation;
@@ -138,7 +138,7 @@ fn rfc9000_8_1_3_with_a_token_the_page_takes_one_round_trip() {
 }
 
 #[test]
-fn rfc9000_8_1_2_retry_takes_one_more() {
+fn rfc9000_8_1_2_retry_adds_a_round_trip() {
     let path = QuicPath { retry: true, ..QuicPath::new(20 * MS) };
     let facts = check_on(&QuicPeers::ping_pong(), &path, LabelKind::Full, 3, 3);
     let quic = facts.quic().unwrap();
@@ -147,7 +147,7 @@ fn rfc9000_8_1_2_retry_takes_one_more() {
     assert_eq!(by_clock(&facts, facts.connected), 2);
     let peers = QuicPeers::http3(10_240).mtu(1452).with_session();
     let facts = check_on(&peers, &path, LabelKind::EarlyAccepted, 2, 2);
-    // The packets before the Retry count as sent, their bytes once.
+    // Both 0-RTT packets count, before and after the Retry, but their bytes only once.
     let early = facts.tls.as_ref().unwrap().early;
     assert_eq!((early.records, early.plain_bytes), (2, Some(peers.request.len() as u64)));
     assert_eq!(facts.first_flight.datagrams().unwrap().len(), 1);
@@ -157,7 +157,7 @@ fn rfc9000_8_1_2_retry_takes_one_more() {
 fn rfc9001_4_6_2_refused_early_data_is_sent_again() {
     let refusals: [fn(&mut QuicPeers); 2] = [
         |peers| peers.server.max_early_data_size = 0,
-        // It does not know its tickets any more.
+        // The server has lost the sessions of its tickets.
         |peers| peers.server.session_storage = ServerSessionMemoryCache::new(8),
     ];
     for (refuse, kind) in refusals.into_iter().zip([HandshakeKind::Resumed, HandshakeKind::Full]) {
@@ -170,7 +170,7 @@ fn rfc9001_4_6_2_refused_early_data_is_sent_again() {
 }
 
 #[test]
-fn rfc8446_4_1_4_a_hello_retry_request_takes_one_more() {
+fn rfc8446_4_1_4_a_hello_retry_request_adds_a_round_trip() {
     let (x25519, p256) = (kx_group::X25519, kx_group::SECP256R1);
     let peers = QuicPeers::with("other", None, &[x25519, p256], &[p256]);
     let facts = check(&peers, LabelKind::Full, 3, 3);
@@ -178,7 +178,7 @@ fn rfc8446_4_1_4_a_hello_retry_request_takes_one_more() {
 }
 
 #[test]
-fn every_cipher_suite_is_read() {
+fn every_cipher_suite_is_decrypted() {
     for suite in [
         CipherSuite::TLS13_AES_128_GCM_SHA256,
         CipherSuite::TLS13_AES_256_GCM_SHA384,
@@ -193,7 +193,8 @@ fn every_cipher_suite_is_read() {
 
 #[test]
 fn rfc9002_7_2_a_response_of_several_windows_takes_a_round_trip_for_each() {
-    // Windows of about 12,000 and 24,000 bytes, then the rest; a token lets the first one leave.
+    // Windows of about 12,000 and 24,000 bytes, then the rest. With a token the server may send the
+    // first window at once.
     for (peers, first) in
         [(QuicPeers::http3(70_000), 2), (QuicPeers::http3(70_000).sends_tokens().with_session(), 1)]
     {
@@ -215,13 +216,13 @@ fn rfc9000_8_1_a_long_certificate_waits_for_the_client() {
 }
 
 #[test]
-fn a_slow_server_costs_time_and_no_round_trips() {
+fn a_slow_server_adds_no_round_trips() {
     for (peers, count) in [(QuicPeers::http3(600), 2), (QuicPeers::http3(600).with_session(), 1)] {
-        let path = QuicPath { pause: 15 * MS, ..QuicPath::new(20 * MS) };
+        let path = QuicPath { server_pause: 15 * MS, ..QuicPath::new(20 * MS) };
         assert_eq!(round_trips(&peers.facts(&path)), (count, count));
     }
-    // Nor do tickets, acknowledgements and HANDSHAKE_DONE meanwhile.
-    let path = QuicPath { pause: 75 * MS, ..QuicPath::new(20 * MS) };
+    // Tickets, acknowledgements and HANDSHAKE_DONE in the meantime add none either.
+    let path = QuicPath { server_pause: 75 * MS, ..QuicPath::new(20 * MS) };
     assert_eq!(round_trips(&QuicPeers::http3(600).facts(&path)), (2, 2));
 }
 

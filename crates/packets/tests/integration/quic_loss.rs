@@ -1,4 +1,4 @@
-//! Loss, reordering, copies, key updates, migration, missing secrets, any bytes.
+//! Loss, reordering, copies, key updates, migration, missing secrets, arbitrary bytes.
 
 use std::net::SocketAddr;
 use std::sync::OnceLock;
@@ -13,9 +13,10 @@ use crate::garbage::{check, check_damaged, damage, direction};
 use crate::quic::{label, round_trips};
 use crate::quic_path::{DRAFT_29, QuicPath, frame};
 use crate::quic_peers::{QuicPeers, analyze_quic};
-use crate::tcp_path::{Captured, MS, copied, feed};
+use crate::tcp_path::{Captured, MS, feed, with_copies};
 
-fn again(facts: &FlowFacts) -> (u32, u32) {
+/// The retransmissions of client and server.
+fn retransmissions(facts: &FlowFacts) -> (u32, u32) {
     let quic = facts.quic().unwrap();
     (quic.client_retransmissions, quic.server_retransmissions)
 }
@@ -50,11 +51,11 @@ fn rfc9002_6_2_a_lost_first_datagram_is_reported_as_a_stall() {
     let path = QuicPath { drop_to_server: vec![0], ..QuicPath::new(20 * MS) };
     let facts = QuicPeers::ping_pong().with_session().facts(&path);
     assert_eq!(facts.label(), Ok(label(LabelKind::EarlyAccepted)));
-    assert!(again(&facts).0 > 0, "{:?}", facts.quic());
+    assert!(retransmissions(&facts).0 > 0, "{:?}", facts.quic());
     let stall = facts.transport.stall().unwrap();
     assert_eq!((stall.direction, stall.dropped), (Direction::ToServer, facts.started));
     assert!(stall.recovered.unwrap() > facts.started + 300 * MS, "a probe timeout later");
-    // What an attacker could resend is all of both flights.
+    // An attacker could replay the lost datagrams and their retransmissions.
     assert!(facts.first_flight.datagrams().unwrap().len() > 1);
 }
 
@@ -73,7 +74,7 @@ fn timers_that_are_shorter_than_the_path_are_distinguished_from_loss() {
 }
 
 #[test]
-fn datagrams_that_come_twice_are_distinguished_from_those_sent_twice() {
+fn datagrams_that_arrive_twice_are_duplicates_and_not_retransmissions() {
     let peers = QuicPeers::http3(5_000).with_session();
     let once = peers.facts(&QuicPath::new(20 * MS));
     let path = QuicPath { twice: true, ..QuicPath::new(20 * MS) };
@@ -82,21 +83,21 @@ fn datagrams_that_come_twice_are_distinguished_from_those_sent_twice() {
     assert_eq!(round_trips(&facts).0, 1);
     let quic = facts.quic().unwrap();
     assert!(quic.duplicates > 10, "{quic:?}");
-    assert_eq!((again(&facts), facts.response_bytes), ((0, 0), once.response_bytes));
+    assert_eq!((retransmissions(&facts), facts.response_bytes), ((0, 0), once.response_bytes));
     let (early, once) = (facts.tls.unwrap().early, once.tls.unwrap().early);
     assert_eq!(early.plain_bytes, Some(peers.request.len() as u64));
     assert_eq!(early.records, once.records);
-    // Another connection, whose sizes differ by some bytes.
+    // The sizes of the two connections differ by some bytes.
     assert!(early.wire_bytes < once.wire_bytes * 3 / 2, "{early:?}");
 }
 
 #[test]
-fn copies_that_the_path_makes_are_not_sent() {
+fn copies_that_the_path_makes_are_not_counted() {
     let peers = QuicPeers::http3(10_240).with_session();
     let capture = peers.capture(&QuicPath::new(20 * MS));
     let (once, _) = analyze_quic(&capture, &peers.key_log());
     let late = |delivered: Option<u64>| delivered.map(|at| at + 3 * MS);
-    for copied in [copied(&capture, late), copied(&capture, |_| None)] {
+    for copied in [with_copies(&capture, late), with_copies(&capture, |_| None)] {
         let (facts, _) = analyze_quic(&copied, &peers.key_log());
         let quic = facts.quic().unwrap();
         assert_eq!((quic.before_validation.beyond_limit, quic.duplicates), (0, 0));
@@ -129,7 +130,7 @@ fn the_order_of_input_changes_nothing() {
     for peers in [QuicPeers::http3(5_000), QuicPeers::http3(5_000).with_session()] {
         let mut capture = peers.capture(&QuicPath::new(20 * MS));
         let (facts, _) = analyze_quic(&capture, &peers.key_log());
-        // By delivery, as a tap behind the delay would tell them.
+        // By delivery, as a tap behind the delay would report them.
         capture.sort_by_key(|captured| captured.delivered);
         assert_eq!(analyze_quic(&capture, &peers.key_log()).0, facts);
     }
@@ -138,9 +139,13 @@ fn the_order_of_input_changes_nothing() {
 #[test]
 fn rfc9001_6_key_updates_are_followed() {
     let peers = QuicPeers::http3(600);
-    // No endpoint updates again before the old keys are gone.
-    let path =
-        QuicPath { requests: 4, update_keys: true, rest: 1000 * MS, ..QuicPath::new(20 * MS) };
+    // An endpoint updates again only when it has discarded the old keys.
+    let path = QuicPath {
+        requests: 4,
+        update_keys: true,
+        request_gap: 1000 * MS,
+        ..QuicPath::new(20 * MS)
+    };
     let facts = peers.facts(&path);
     let quic = facts.quic().unwrap();
     assert_eq!((quic.client_key_updates, quic.server_key_updates, quic.unopened), (3, 3, 0));
@@ -148,12 +153,16 @@ fn rfc9001_6_key_updates_are_followed() {
 }
 
 #[test]
-fn rfc9001_6_5_packets_of_the_phase_before_are_opened() {
+fn rfc9001_6_5_packets_of_the_previous_key_phase_are_decrypted() {
     let peers = QuicPeers::http3(600);
-    let path =
-        QuicPath { requests: 3, update_keys: true, rest: 1000 * MS, ..QuicPath::new(20 * MS) };
+    let path = QuicPath {
+        requests: 3,
+        update_keys: true,
+        request_gap: 1000 * MS,
+        ..QuicPath::new(20 * MS)
+    };
     let capture = peers.capture(&path);
-    // Each acknowledgement before an update reaches the tap behind the packet that updates.
+    // Each packet of the client in turn reaches the tap after its successor.
     for to_server in (0..capture.len()).filter(|at| capture[*at].direction == Direction::ToServer) {
         let mut capture = capture.clone();
         let later = capture[to_server..].iter().filter(|c| c.direction == Direction::ToServer);
@@ -190,7 +199,7 @@ fn rfc9000_6_version_negotiation_is_reported() {
     assert_eq!((quic.version_negotiations, quic.version), (1, None));
     assert_eq!(facts.label(), Err(Unlabelled::NotTls));
     assert!(trace.packets[1].carries[0].to_string().contains("Version Negotiation"));
-    // One that does not reach the client negotiates nothing.
+    // A Version Negotiation packet that does not reach the client does not count.
     capture.iter_mut().for_each(|captured| captured.delivered = None);
     let (facts, _) = analyze_quic(&capture, &peers.key_log());
     assert_eq!(facts.quic().unwrap().version_negotiations, 0);
@@ -210,7 +219,7 @@ fn missing_secrets_are_reported() {
     let tls = facts.tls.as_ref().unwrap();
     assert_eq!((tls.client_finished, tls.early.records), (None, 1));
     assert!(facts.quic().unwrap().unopened > 2);
-    // Secrets of another connection under this one's random.
+    // Wrong secrets for this connection's random.
     let wrong: String = peers
         .key_log()
         .lines()
@@ -220,10 +229,10 @@ fn missing_secrets_are_reported() {
         })
         .collect();
     assert_eq!(analyze(&wrong).first_response, FirstResponse::Unknown(Unknown::WrongSecrets));
-    // Both together: the right ones are found.
+    // The right secrets are found among wrong ones.
     let facts = analyze(&(wrong + &peers.key_log()));
     assert_eq!(facts.label(), Ok(label(LabelKind::EarlyAccepted)));
-    // The client's packets are not known: what they caused is not, either.
+    // Without the client's packets it is not known what they caused.
     let log = peers.key_log();
     let server: Vec<_> = log.lines().filter(|line| line.starts_with("SERVER")).collect();
     let full = QuicPeers::ping_pong();
@@ -248,7 +257,7 @@ fn a_server_that_never_responds_leaves_the_connection_unlabelled() {
 }
 
 #[test]
-fn limits_bound_what_is_kept_and_are_reported() {
+fn limits_bound_what_is_stored_and_are_reported() {
     let peers = QuicPeers::http3(60_000);
     let capture = peers.capture(&QuicPath::new(20 * MS));
     for limits in [
@@ -272,7 +281,7 @@ fn limits_bound_what_is_kept_and_are_reported() {
 }
 
 #[test]
-fn datagrams_that_the_capture_cut_are_reported() {
+fn datagrams_that_the_capture_truncated_are_reported() {
     let peers = QuicPeers::http3(5_000).with_session();
     let mut capture = peers.capture(&QuicPath::new(20 * MS));
     for captured in &mut capture {
@@ -285,7 +294,7 @@ fn datagrams_that_the_capture_cut_are_reported() {
     assert!(facts.first_flight.is_empty());
 }
 
-/// An accepted early-data connection with a Retry and a page, and the key log.
+/// A connection with a Retry and accepted early data, and its key log.
 fn sample() -> &'static (Vec<Captured>, String) {
     static SAMPLE: OnceLock<(Vec<Captured>, String)> = OnceLock::new();
     SAMPLE.get_or_init(|| {
@@ -333,13 +342,13 @@ proptest! {
 
     #[test]
     fn any_order_gives_the_same_label(order in Just((0..40usize).collect::<Vec<_>>()).prop_shuffle()) {
-        // Once the Initial packets are there: what opens the connection tells where it belongs.
+        // The first datagrams come first: they identify the connection.
         let (capture, key_log) = sample();
         let mut observer = Observer::new();
-        let (begin, rest) = capture.split_at(4);
-        feed(&mut observer, begin);
+        let (first, shuffled) = capture.split_at(4);
+        feed(&mut observer, first);
         for at in order {
-            observer.packet(&match rest.get(at) {
+            observer.packet(&match shuffled.get(at) {
                 Some(captured) => captured.packet(),
                 None => continue,
             });

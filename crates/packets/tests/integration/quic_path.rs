@@ -1,5 +1,5 @@
 //! A QUIC connection between two ends over a path with a tap in its middle, on a simulated clock:
-//! quinn with rustls on both sides. Nothing is read from it but the datagrams that the tap saw.
+//! quinn with rustls on both sides. Its only output is the datagrams that the tap saw.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -24,24 +24,24 @@ pub(crate) struct QuicPath {
     /// The tap drops the datagrams with these numbers, by direction.
     pub(crate) drop_to_server: Vec<usize>,
     pub(crate) drop_to_client: Vec<usize>,
-    /// So late the tap delivers each second datagram, and stamps it.
+    /// The delay of every second datagram before it reaches the tap.
     pub(crate) late: u64,
-    /// The tap gets and delivers every datagram twice.
+    /// Whether every datagram reaches the tap twice.
     pub(crate) twice: bool,
-    /// The server requires a token first (Retry).
+    /// Whether the server requires a token first (Retry).
     pub(crate) retry: bool,
-    /// The client updates its keys before each request after the first.
+    /// Whether the client updates its keys before each request after the first.
     pub(crate) update_keys: bool,
-    /// The client's address is another one from its second request on.
+    /// The client's address from its second request on.
     pub(crate) moves_to: Option<SocketAddr>,
     /// How many requests there are, one after the other.
     pub(crate) requests: usize,
-    /// How long the client rests before each request after the first.
-    pub(crate) rest: u64,
-    /// How long it rests after the handshake, before the first request.
+    /// How long the client waits before each request after the first.
+    pub(crate) request_gap: u64,
+    /// How long the client waits after the handshake before the first request.
     pub(crate) initial_pause: u64,
-    /// How long the server thinks before it answers.
-    pub(crate) pause: u64,
+    /// How long the server waits before it responds.
+    pub(crate) server_pause: u64,
 }
 
 impl QuicPath {
@@ -57,9 +57,9 @@ impl QuicPath {
             update_keys: false,
             moves_to: None,
             requests: 1,
-            rest: 0,
+            request_gap: 0,
             initial_pause: 0,
-            pause: 0,
+            server_pause: 0,
         }
     }
 }
@@ -74,7 +74,7 @@ pub(crate) struct QuicSetup<'a> {
     pub(crate) server: Arc<ServerConfig>,
     pub(crate) request: &'a [u8],
     pub(crate) response: &'a [u8],
-    /// What the server sends on a stream of its own, unasked.
+    /// What the server sends without a request, on a stream that it opens.
     pub(crate) greeting: &'a [u8],
 }
 
@@ -83,27 +83,28 @@ pub(crate) struct Run<'a> {
     setup: &'a QuicSetup<'a>,
     base: Instant,
     now: u64,
-    /// Under way: by delivery time and order.
-    under_way: BTreeMap<(u64, u64), (Direction, SocketAddr, Vec<u8>)>,
+    /// Datagrams between tap and receiver, by delivery time and order.
+    in_flight: BTreeMap<(u64, u64), (Direction, SocketAddr, Vec<u8>)>,
     captured: Vec<Captured>,
+    /// Datagrams sent so far, by direction.
     numbers: [usize; 2],
     ends: [QuicEnd; 2],
-    /// Where the client is now.
+    /// The client's current address.
     client: SocketAddr,
     requests_sent: usize,
-    answered: usize,
+    responses_received: usize,
     /// When the client sends the next request.
     next_request_at: Option<u64>,
-    /// When the client closes, once it has all.
-    closes: Option<u64>,
+    /// When the client closes the connection; `None` before it has all responses.
+    closes_at: Option<u64>,
     done: bool,
-    /// Answers that the server will start.
-    thinking: Vec<(u64, StreamId)>,
+    /// Responses that the server will send: when, and on which stream.
+    pending_responses: Vec<(u64, StreamId)>,
 }
 
 const START: u64 = 5 * MS;
 
-/// Runs a connection to its end and gives what the tap captured.
+/// Runs a connection to its end and returns what the tap captured.
 pub(crate) fn run(
     path: &QuicPath,
     setup: &QuicSetup<'_>,
@@ -115,17 +116,17 @@ pub(crate) fn run(
         setup,
         base,
         now: START,
-        under_way: BTreeMap::new(),
+        in_flight: BTreeMap::new(),
         captured: Vec::new(),
         numbers: [0; 2],
         ends: [QuicEnd::new(None, seed), QuicEnd::new(Some(setup.server.clone()), seed ^ 0x80)],
         client: path.client,
         requests_sent: 0,
-        answered: 0,
+        responses_received: 0,
         next_request_at: None,
-        closes: None,
+        closes_at: None,
         done: false,
-        thinking: Vec::new(),
+        pending_responses: Vec::new(),
     };
     let at = run.at(START);
     let client = &mut run.ends[0];
@@ -136,7 +137,7 @@ pub(crate) fn run(
     if client.connection.as_ref().is_some_and(Connection::has_0rtt) {
         run.send_request();
     }
-    run.all();
+    run.run_to_end();
     run.captured.sort_by_key(|captured| captured.arrived);
     run.captured
 }
@@ -146,16 +147,16 @@ impl Run<'_> {
         self.base + Duration::from_nanos(time)
     }
 
-    fn all(&mut self) {
+    fn run_to_end(&mut self) {
         loop {
-            self.settle();
+            self.send_due();
             let timer =
                 |end: &mut QuicEnd| end.connection.as_mut().and_then(Connection::poll_timeout);
             let [client, server] = &mut self.ends;
             let timers = [timer(client), timer(server)].into_iter().flatten();
             let timers = timers.map(|at| at.duration_since(self.base).as_nanos() as u64);
-            let first = self.under_way.first_key_value().map(|((time, _), _)| *time);
-            let thought = self.thinking.iter().map(|(time, _)| *time).min();
+            let first = self.in_flight.first_key_value().map(|((time, _), _)| *time);
+            let response = self.pending_responses.iter().map(|(time, _)| *time).min();
             let closed = self
                 .ends
                 .iter()
@@ -163,8 +164,11 @@ impl Run<'_> {
             if closed && first.is_none() {
                 return;
             }
-            let waits =
-                timers.chain(first).chain(thought).chain(self.closes).chain(self.next_request_at);
+            let waits = timers
+                .chain(first)
+                .chain(response)
+                .chain(self.closes_at)
+                .chain(self.next_request_at);
             let Some(next) = waits.min() else { return };
             self.now = next.max(self.now);
             assert!(self.now < 100_000 * MS, "the simulated connection never ends");
@@ -179,7 +183,7 @@ impl Run<'_> {
     }
 
     fn deliver(&mut self) {
-        while let Some(first) = self.under_way.first_entry()
+        while let Some(first) = self.in_flight.first_entry()
             && first.key().0 <= self.now
         {
             let (direction, from, bytes) = first.remove();
@@ -219,8 +223,8 @@ impl Run<'_> {
         }
     }
 
-    /// Lets both ends do what they have to do now.
-    fn settle(&mut self) {
+    /// Runs both applications and sends the datagrams that are due.
+    fn send_due(&mut self) {
         for _ in 0..8 {
             self.client_app();
             self.server_app();
@@ -268,7 +272,7 @@ impl Run<'_> {
     }
 
     fn client_app(&mut self) {
-        let (mut send, mut answered) = (false, 0);
+        let (mut send, mut received) = (false, 0);
         while let Some(event) = self.ends[0].connection.as_mut().and_then(Connection::poll) {
             let client = &mut self.ends[0];
             match event {
@@ -278,7 +282,7 @@ impl Run<'_> {
                     send = self.requests_sent == 0 || !accepted;
                 }
                 Event::Stream(StreamEvent::Readable { id }) => {
-                    answered += usize::from(client.read(id) && id.dir() == Dir::Bi);
+                    received += usize::from(client.read(id) && id.dir() == Dir::Bi);
                 }
                 Event::Stream(StreamEvent::Opened { dir: Dir::Uni }) => {
                     while let Some(id) =
@@ -289,14 +293,14 @@ impl Run<'_> {
                 }
                 Event::Stream(StreamEvent::Writable { .. }) => client.write(),
                 Event::ConnectionLost { reason } => {
-                    assert!(self.answered >= self.path.requests, "{reason}");
+                    assert!(self.responses_received >= self.path.requests, "{reason}");
                 }
                 _ => {}
             }
         }
-        self.answered += answered;
-        if answered > 0 && self.answered < self.path.requests {
-            self.next_request_at = Some(self.now + self.path.rest);
+        self.responses_received += received;
+        if received > 0 && self.responses_received < self.path.requests {
+            self.next_request_at = Some(self.now + self.path.request_gap);
         }
         if send && self.path.initial_pause > 0 {
             send = false;
@@ -306,14 +310,14 @@ impl Run<'_> {
             self.next_request_at = None;
             self.send_request();
         }
-        let done = self.answered == self.path.requests && self.ends[0].connected;
+        let done = self.responses_received == self.path.requests && self.ends[0].connected;
         if done && !self.done {
             self.done = true;
             // Long enough for tickets and tokens.
-            self.closes = Some(self.now + self.path.rtt + MS);
+            self.closes_at = Some(self.now + self.path.rtt + MS);
         }
-        if self.closes.is_some_and(|time| time <= self.now) {
-            self.closes = None;
+        if self.closes_at.is_some_and(|time| time <= self.now) {
+            self.closes_at = None;
             let now = self.at(self.now);
             let connection = self.ends[0].connection.as_mut().unwrap();
             connection.close(now, 0x100u32.into(), Default::default());
@@ -328,7 +332,7 @@ impl Run<'_> {
                 Event::HandshakeDataReady if !self.setup.greeting.is_empty() => {
                     let connection = server.connection.as_mut().unwrap();
                     let stream = connection.streams().open(Dir::Uni).expect("a stream");
-                    // It stays open.
+                    // The stream stays open.
                     let greeting = self.setup.greeting;
                     assert_eq!(
                         connection.send_stream(stream).write(greeting).ok(),
@@ -349,10 +353,10 @@ impl Run<'_> {
                 _ => {}
             }
         }
-        let begins = self.now + self.path.pause;
-        self.thinking.extend(requested.into_iter().map(|id| (begins, id)));
+        let responds_at = self.now + self.path.server_pause;
+        self.pending_responses.extend(requested.into_iter().map(|id| (responds_at, id)));
         let (now, response) = (self.now, self.setup.response);
-        let due = self.thinking.extract_if(.., |(time, _)| *time <= now);
+        let due = self.pending_responses.extract_if(.., |(time, _)| *time <= now);
         let due: Vec<_> = due.map(|(_, id)| (id, response.to_vec())).collect();
         self.ends[1].writing.extend(due);
         self.ends[1].write();
@@ -372,17 +376,17 @@ impl Run<'_> {
         let dropped = drop.contains(&number);
         let late = if number % 2 == 1 { self.path.late } else { 0 };
         for copy in 0..=u64::from(self.path.twice) {
-            // Datagrams of one moment are stamped one behind the other.
+            // Datagrams of one moment reach the tap one after the other.
             let arrived = self.now + late + copy * 1000 + 10 * self.captured.len() as u64;
             let delivered = arrived + self.path.rtt / 2;
             let frame = frame(from, to, bytes);
             let delivered = (!dropped).then_some(delivered);
             self.captured.push(Captured { direction, arrived, delivered, frame });
-            // A client that has moved gets nothing any more at its old address.
+            // A client that has moved receives nothing at its old address.
             let gone = direction == Direction::ToClient && to != self.client;
             if let Some(delivered) = delivered.filter(|_| !gone) {
                 let order = self.captured.len() as u64;
-                self.under_way.insert((delivered, order), (direction, from, bytes.to_vec()));
+                self.in_flight.insert((delivered, order), (direction, from, bytes.to_vec()));
             }
         }
     }
@@ -390,7 +394,7 @@ impl Run<'_> {
 
 /// An Ethernet frame with a UDP datagram.
 pub(crate) fn frame(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
-    let (SocketAddr::V4(from), SocketAddr::V4(to)) = (from, to) else { panic!("IPv4 alone") };
+    let (SocketAddr::V4(from), SocketAddr::V4(to)) = (from, to) else { panic!("only IPv4") };
     let mut frame = Vec::new();
     PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
         .ipv4(from.ip().octets(), to.ip().octets(), 64)
@@ -406,28 +410,35 @@ pub(crate) struct QuicEnd {
     pub(crate) handle: Option<ConnectionHandle>,
     pub(crate) connection: Option<Connection>,
     pub(crate) writing: Vec<(StreamId, Vec<u8>)>,
-    pub(crate) got: usize,
+    pub(crate) received_bytes: usize,
     pub(crate) connected: bool,
 }
 
 impl QuicEnd {
     pub(crate) fn new(server: Option<Arc<ServerConfig>>, seed: u8) -> Self {
         let mut config = EndpointConfig::default();
-        // The client starts with a draft if it is told to.
+        // The client supports a draft, so that a test can start with it.
         let versions = if server.is_some() { vec![1] } else { vec![1, DRAFT_29] };
         config.supported_versions(versions).grease_quic_bit(false);
         let endpoint = Endpoint::new(Arc::new(config), server, true, Some([seed; 32]));
         let (handle, connection) = (None, None);
-        Self { endpoint, handle, connection, writing: Vec::new(), got: 0, connected: false }
+        Self {
+            endpoint,
+            handle,
+            connection,
+            writing: Vec::new(),
+            received_bytes: 0,
+            connected: false,
+        }
     }
 
     pub(crate) fn write(&mut self) {
         let Some(connection) = &mut self.connection else { return };
-        self.writing.retain_mut(|(stream, left)| {
+        self.writing.retain_mut(|(stream, remaining)| {
             let mut out = connection.send_stream(*stream);
-            while !left.is_empty() {
-                match out.write(left) {
-                    Ok(written) => drop(left.drain(..written)),
+            while !remaining.is_empty() {
+                match out.write(remaining) {
+                    Ok(written) => drop(remaining.drain(..written)),
                     Err(_) => return true,
                 }
             }
@@ -436,14 +447,14 @@ impl QuicEnd {
         });
     }
 
-    /// Reads what is there of a stream; whether it has ended.
+    /// Reads the available bytes of a stream. Returns whether the stream has ended.
     pub(crate) fn read(&mut self, stream: StreamId) -> bool {
         let Some(connection) = &mut self.connection else { return false };
         let mut incoming = connection.recv_stream(stream);
         let Ok(mut chunks) = incoming.read(true) else { return false };
         let ended = loop {
             match chunks.next(usize::MAX) {
-                Ok(Some(chunk)) => self.got += chunk.bytes.len(),
+                Ok(Some(chunk)) => self.received_bytes += chunk.bytes.len(),
                 Ok(None) => break true,
                 Err(_) => break false,
             }

@@ -35,11 +35,11 @@ pub(crate) struct QuicPeers {
     pub(crate) mtu_discovery: bool,
     base: Instant,
     seed: AtomicU8,
-    /// A configuration whose key for tokens is that of all connections.
-    tokens_key: ServerConfig,
+    /// The base of the server's configuration, with the key of address tokens.
+    token_config: ServerConfig,
 }
 
-/// Takes every token.
+/// Accepts every token, also a second time.
 struct AnyToken;
 
 impl TokenLog for AnyToken {
@@ -68,11 +68,11 @@ impl QuicPeers {
         peers
     }
 
-    /// HTTP/3 with a page of so many bytes, its frames' headers left out.
-    pub(crate) fn http3(page: usize) -> Self {
+    /// HTTP/3 with a page of this length, without frame headers.
+    pub(crate) fn http3(page_bytes: usize) -> Self {
         let mut peers = Self::new("h3");
         peers.request = http3_frame(1, 40);
-        peers.response = [http3_frame(1, 50), http3_frame(0, page)].concat();
+        peers.response = [http3_frame(1, 50), http3_frame(0, page_bytes)].concat();
         // A control stream with empty SETTINGS.
         peers.greeting = vec![0, 4, 0];
         peers
@@ -88,14 +88,14 @@ impl QuicPeers {
         let issued = rcgen::generate_simple_self_signed(["first.test".to_owned()]).unwrap();
         let mut roots = rustls::RootCertStore::empty();
         roots.add(issued.cert.der().clone()).unwrap();
-        // The Initial packets of quinn want the first suite in its provider.
-        let first =
+        // quinn needs AES-128-GCM for Initial packets, so the others stay, after `only`.
+        let is_other =
             |only: CipherSuite| move |suite: &rustls::SupportedCipherSuite| suite.suite() != only;
         let provider = |groups: &[&'static dyn SupportedKxGroup]| {
             let mut provider: CryptoProvider = ring::default_provider();
             provider.kx_groups = groups.to_vec();
             if let Some(only) = suite {
-                provider.cipher_suites.sort_by_key(first(only));
+                provider.cipher_suites.sort_by_key(is_other(only));
             }
             Arc::new(provider)
         };
@@ -121,7 +121,7 @@ impl QuicPeers {
         server.alpn_protocols = vec![alpn.into()];
         let tls = QuicServerConfig::try_from(server.clone()).unwrap();
         Self {
-            tokens_key: ServerConfig::with_crypto(Arc::new(tls)),
+            token_config: ServerConfig::with_crypto(Arc::new(tls)),
             seed: AtomicU8::new(1),
             client,
             server,
@@ -146,13 +146,13 @@ impl QuicPeers {
         self
     }
 
-    /// One connection before the one that is looked at, so that there is a session.
+    /// Makes a connection, so that the next one has a session to resume.
     pub(crate) fn with_session(self) -> Self {
         self.capture(&QuicPath::new(MS));
         self
     }
 
-    /// A certificate that is longer than three datagrams.
+    /// Replaces the certificate by one that is longer than three datagrams.
     pub(crate) fn long_certificate(mut self) -> Self {
         let names = (0..150).map(|n| format!("a-rather-long-name-{n}.first.test"));
         let names: Vec<_> = std::iter::once("first.test".to_owned()).chain(names).collect();
@@ -191,12 +191,12 @@ impl QuicPeers {
         self.capture_of_version(path, 1)
     }
 
-    /// The client starts with this version.
+    /// Like [`Self::capture`]; the client starts with this QUIC version.
     pub(crate) fn capture_of_version(&self, path: &QuicPath, version: u32) -> Vec<Captured> {
         let tls = QuicClientConfig::try_from(self.client.clone()).unwrap();
         let mut client = ClientConfig::new(Arc::new(tls));
         client.transport_config(self.transport()).token_store(self.tokens.clone()).version(version);
-        let mut server = self.tokens_key.clone();
+        let mut server = self.token_config.clone();
         server.crypto = Arc::new(QuicServerConfig::try_from(self.server.clone()).unwrap());
         let mut tokens = ValidationTokenConfig::default();
         tokens.sent(self.tokens_sent).log(Arc::new(AnyToken));
@@ -220,7 +220,7 @@ impl QuicPeers {
     }
 }
 
-/// Judges a capture of one connection.
+/// Analyzes a capture of one connection.
 pub(crate) fn analyze_quic(capture: &[Captured], key_log: &str) -> (FlowFacts, Trace) {
     let mut observer = Observer::new();
     feed(&mut observer, capture);

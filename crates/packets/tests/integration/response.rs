@@ -28,24 +28,24 @@ fn rfc8446_2_the_set_up_ends_with_the_servers_finished() {
         peers.change_client(|client| client.enable_early_data = false);
         peers
     };
-    let worlds = [
+    let cases = [
         (PeerConfig::default().peers(), 2),
         (resumed(), 2),
         (early(), 2),
         (PeerConfig::tls12().peers(), 3),
         (PeerConfig::tls12().peers().with_session(), 2),
     ];
-    for (peers, set_up) in worlds {
+    for (peers, set_up) in cases {
         let facts = peers.facts(&Path::new(20 * MS));
         assert_eq!(round_trips(&facts, facts.connected), 1);
         assert_eq!(round_trips(&facts, facts.setup_done), set_up, "{}", facts.label().unwrap());
     }
-    let facts = early().facts(&Path::new(20 * MS).tfo(Tfo::Taken));
+    let facts = early().facts(&Path::new(20 * MS).tfo(Tfo::Accepted));
     assert_eq!(round_trips(&facts, facts.setup_done), 1);
 }
 
 #[test]
-fn a_set_up_with_a_hole_ends_when_the_hole_is_filled() {
+fn a_set_up_with_a_gap_ends_when_the_gap_is_filled() {
     // The server's flight in small segments, of which the first is lost.
     let path = Path { segment: 200, drop_to_client: vec![0], ..Path::new(20 * MS) };
     let facts = PeerConfig::default().peers().facts(&path);
@@ -66,7 +66,7 @@ fn without_secrets_the_set_up_of_tls13_is_not_known() {
 }
 
 #[test]
-fn a_short_response_ends_where_it_starts() {
+fn a_short_response_ends_in_its_first_packet() {
     for peers in [PeerConfig::default().peers(), early(), PeerConfig::tls12().peers()] {
         let facts = peers.facts(&Path::new(20 * MS));
         let FirstResponse::Seen { round_trips, arrived, delivered } = facts.first_response else {
@@ -86,7 +86,7 @@ fn a_long_response_ends_with_its_last_record() {
     let LastResponse::Seen { round_trips, arrived, delivered } = facts.last_response else {
         panic!("{:?}", facts.last_response);
     };
-    // The simulated server has no congestion window: all leaves at once.
+    // The simulated server has no congestion window, and sends all at once.
     assert_eq!((round_trips, facts.response_bytes), (2, Some(300_000)));
     assert!(arrived > first + 200_000);
     assert_eq!(delivered, Some(arrived + 10 * MS));
@@ -95,7 +95,7 @@ fn a_long_response_ends_with_its_last_record() {
 
 #[test]
 fn rfc5681_3_1_a_response_of_several_windows_takes_a_round_trip_for_each() {
-    // Windows of ten segments: the first has the server's flight as well, and six follow.
+    // Windows of ten segments: the first also has the server's flight, and six follow.
     let response = 6 * 14_000;
     for (mut peers, first) in [(early(), 2), (PeerConfig::default().peers(), 3)] {
         peers.response = vec![b'y'; response];
@@ -112,7 +112,7 @@ fn rfc5681_3_1_a_response_of_several_windows_takes_a_round_trip_for_each() {
 }
 
 #[test]
-fn a_response_is_over_when_its_holes_are_filled() {
+fn a_response_with_a_gap_ends_when_the_gap_is_filled() {
     let mut peers = early();
     peers.response = vec![b'y'; 50_000];
     let path = Path { drop_to_client: vec![5], ..Path::new(20 * MS) };
@@ -130,7 +130,7 @@ fn first_byte(facts: &FlowFacts) -> (u64, u64) {
 }
 
 #[test]
-fn a_response_behind_a_hole_is_delivered_when_the_hole_is_filled() {
+fn a_response_after_a_gap_is_delivered_when_the_gap_is_filled() {
     // The server's flight in small segments, of which the first is lost and the second has the
     // response.
     let path = Path { segment: 200, drop_to_client: vec![0], ..Path::new(20 * MS) };
@@ -144,16 +144,16 @@ fn a_response_behind_a_hole_is_delivered_when_the_hole_is_filled() {
 #[test]
 fn rfc9293_3_10_7_3_a_client_discards_data_before_the_syn_ack() {
     let peers = early();
-    let mut capture = peers.capture(&Path::new(20 * MS).tfo(Tfo::Taken));
+    let mut capture = peers.capture(&Path::new(20 * MS).tfo(Tfo::Accepted));
     let before = analyze(&capture, &peers.key_log());
     // The SYN-ACK is lost, and the server sends all again a second later.
-    let is_response = |captured: &&Captured| captured.direction == Direction::ToClient;
+    let from_server = |captured: &&Captured| captured.direction == Direction::ToClient;
     let again = |captured: &Captured| Captured {
         arrived: captured.arrived + 1_000 * MS,
         delivered: captured.delivered.map(|at| at + 1_000 * MS),
         ..captured.clone()
     };
-    let later: Vec<Captured> = capture.iter().filter(is_response).map(again).collect();
+    let later: Vec<Captured> = capture.iter().filter(from_server).map(again).collect();
     capture.iter_mut().find(|c| c.direction == Direction::ToClient).unwrap().delivered = None;
     capture.extend(later);
     capture.sort_by_key(|captured| captured.arrived);
@@ -194,7 +194,7 @@ fn rfc9113_3_4_the_servers_settings_are_no_response() {
     assert_eq!(facts.tls.as_ref().unwrap().alpn.as_deref(), Some("h2"));
     assert_eq!(facts.round_trips(), Some(3));
     assert_eq!(facts.response_bytes, Some(response.len() as u64));
-    // The same bytes are a response, and come earlier, where they are not HTTP/2.
+    // Without HTTP/2 the same bytes are a response, which starts earlier.
     for (mut peers, round_trips) in
         [(PeerConfig::default().peers(), 2), (PeerConfig::tls12().peers(), 3)]
     {
@@ -205,7 +205,7 @@ fn rfc9113_3_4_the_servers_settings_are_no_response() {
 }
 
 #[test]
-fn rfc9113_3_4_the_same_before_tls13_with_secrets_and_unknown_without() {
+fn rfc9113_3_4_before_tls13_settings_are_recognized_only_with_secrets() {
     let response = [frame(1, 1, 40), frame(0, 1, 200)].concat();
     for suite in [
         CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
@@ -262,9 +262,9 @@ fn the_key_exchange_and_the_certificate_are_reported() {
 }
 
 #[test]
-fn rfc8446_4_1_4_a_retry_ends_in_the_group_that_the_server_asked_for() {
-    let made = PeerConfig { server_groups: vec![kx_group::SECP256R1], ..PeerConfig::default() };
-    let facts = made.peers().facts(&Path::new(20 * MS));
+fn rfc8446_4_1_4_after_a_retry_the_group_is_the_one_that_the_server_requested() {
+    let config = PeerConfig { server_groups: vec![kx_group::SECP256R1], ..PeerConfig::default() };
+    let facts = config.peers().facts(&Path::new(20 * MS));
     assert_eq!(round_trips(&facts, facts.setup_done), 3);
     let tls = facts.tls.unwrap();
     assert_eq!(tls.key_shares_offered, [NamedGroup::X25519]);
@@ -273,7 +273,7 @@ fn rfc8446_4_1_4_a_retry_ends_in_the_group_that_the_server_asked_for() {
 }
 
 #[test]
-fn packets_and_bytes_are_counted_each_way() {
+fn packets_and_bytes_are_counted_in_each_direction() {
     let peers = early();
     let path = Path { drop_to_server: vec![0], ..Path::new(20 * MS) };
     let capture = peers.capture(&path);

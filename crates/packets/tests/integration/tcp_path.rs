@@ -1,5 +1,5 @@
 //! A TCP connection between two peers over a path with a tap in its middle, on a simulated
-//! clock. Nothing is read from it but the frames that the tap saw.
+//! clock. Its only output is the frames that the tap saw.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -12,14 +12,14 @@ pub(crate) const MS: u64 = 1_000_000;
 /// Segments of 1,400 bytes, selective acknowledgements, windows shifted by 7.
 const SYN_OPTIONS: &[u8] = &[2, 4, 5, 120, 4, 2, 1, 3, 3, 7, 1, 1];
 
-/// Either end above TCP.
+/// The application and TLS of one end.
 pub(crate) trait Peer {
     fn receive(&mut self, bytes: &[u8]);
-    /// What it has to send now.
+    /// Returns the bytes to send now.
     fn send(&mut self) -> Vec<u8>;
-    /// It has finished and closes.
+    /// Whether the peer closes the connection.
     fn done(&self) -> bool;
-    /// How long it thinks before it sends, after it received something.
+    /// The time between receiving and sending, in nanoseconds.
     fn pause(&self) -> u64 {
         20_000
     }
@@ -29,13 +29,13 @@ pub(crate) trait Peer {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Tfo {
     Off,
-    /// The SYN requests a cookie, and no response contains one.
+    /// The SYN requests a cookie; the SYN-ACK contains none.
     CookieRequested,
-    /// The server takes the SYN's data.
-    Taken,
-    /// The server answers the SYN and leaves its data.
-    Left,
-    /// The SYN with data is lost, the next one comes without.
+    /// The server accepts the SYN's data.
+    Accepted,
+    /// The server acknowledges the SYN, but not its data.
+    Ignored,
+    /// The SYN with data is lost; the next SYN has no data.
     Lost,
 }
 
@@ -46,15 +46,17 @@ pub(crate) struct Path {
     pub(crate) server: SocketAddrV4,
     pub(crate) rtt: u64,
     pub(crate) start: u64,
+    /// The maximum payload of a segment, in bytes.
     pub(crate) segment: usize,
+    /// The initial sequence numbers of client and server.
     pub(crate) isn: (u32, u32),
     pub(crate) tfo: Tfo,
-    /// So many segments of the server may be under way: it waits for acknowledgements.
+    /// How many segments the server sends before it waits for acknowledgements.
     pub(crate) window: usize,
     /// The tap drops the first copy of the payload packets with these numbers, by direction.
     pub(crate) drop_to_server: Vec<usize>,
     pub(crate) drop_to_client: Vec<usize>,
-    /// The tap gets the payload packets of the server in pairs the wrong way round.
+    /// Whether each pair of the server's payload packets reaches the tap in reverse order.
     pub(crate) swap_to_client: bool,
 }
 
@@ -84,7 +86,7 @@ impl Path {
         (self.client.into(), self.server.into())
     }
 
-    /// Runs a connection to its end and gives what the tap captured, in order of arrival.
+    /// Runs a connection to its end and returns what the tap captured, in the order of arrival.
     pub(crate) fn run(&self, client: &mut dyn Peer, server: &mut dyn Peer) -> Vec<Captured> {
         let mut run = Run {
             path: self,
@@ -100,7 +102,7 @@ impl Path {
         run.captured
     }
 
-    /// A frame of this connection; `at` counts from the SYN.
+    /// A frame of this connection.
     pub(crate) fn frame(&self, direction: Direction, segment: &Segment) -> Vec<u8> {
         let ((from, isn), (to, other_isn)) = match direction {
             Direction::ToServer => ((self.client, self.isn.0), (self.server, self.isn.1)),
@@ -145,9 +147,9 @@ impl Captured {
     }
 }
 
-/// As the tap reports the packets of a path that copies each: in the order in which it delivers or
-/// drops them. `delivered` is the delivery of the copy.
-pub(crate) fn copied(
+/// Adds a copy of each packet, as made by the path. `delivered` returns the delivery of the copy.
+/// The result is in the order in which the tap reports packets.
+pub(crate) fn with_copies(
     capture: &[Captured],
     delivered: impl Fn(Option<u64>) -> Option<u64>,
 ) -> Vec<Captured> {
@@ -156,12 +158,12 @@ pub(crate) fn copied(
         ..captured.clone()
     };
     let both = capture.iter().flat_map(|captured| [captured.clone(), copy(captured)]);
-    reported(both.collect())
+    in_reported_order(both.collect())
 }
 
-/// A capture in the order in which the tap reports it: a dropped packet at once, others when they
-/// are delivered.
-pub(crate) fn reported(mut capture: Vec<Captured>) -> Vec<Captured> {
+/// Sorts a capture in the order in which the tap reports packets: a dropped packet at once, others
+/// when they are delivered.
+pub(crate) fn in_reported_order(mut capture: Vec<Captured>) -> Vec<Captured> {
     capture.sort_by_key(|captured| captured.delivered.unwrap_or(captured.arrived));
     capture
 }
@@ -170,9 +172,12 @@ pub(crate) fn feed(observer: &mut Observer, capture: &[Captured]) {
     capture.iter().for_each(|captured| observer.packet(&captured.packet()));
 }
 
+/// A TCP segment.
 #[derive(Clone, Default)]
 pub(crate) struct Segment {
+    /// The sequence number, relative to the SYN.
     pub(crate) at: u32,
+    /// The acknowledgement number, relative to the other side's SYN.
     pub(crate) ack: Option<u32>,
     pub(crate) syn: bool,
     pub(crate) fin: bool,
@@ -184,11 +189,11 @@ enum Event {
     /// A segment reaches the tap.
     Sent(Direction, Segment),
     Delivered(Direction, Segment),
-    /// A peer has thought and may send.
+    /// A peer's pause has ended, and it may send.
     Wakes(Direction),
 }
 
-/// The TCP of one end. `Direction` is the direction in which it sends.
+/// The TCP state of one end, which is identified by the direction in which it sends.
 #[derive(Default)]
 struct TcpEnd {
     open: bool,
@@ -198,8 +203,8 @@ struct TcpEnd {
     /// Up to where the other end has acknowledged.
     acknowledged: u32,
     waiting: BTreeMap<u32, Segment>,
-    /// Not sent yet, because the connection is not open.
-    held: Vec<u8>,
+    /// Data that waits for the connection to open or for the window.
+    unsent: Vec<u8>,
     /// The other end has sent its FIN.
     closing: bool,
     fin_sent: bool,
@@ -211,7 +216,7 @@ struct Run<'a> {
     order: u64,
     captured: Vec<Captured>,
     ends: [TcpEnd; 2],
-    /// Payload packets sent so far.
+    /// Payload packets sent so far, by direction.
     numbers: [usize; 2],
 }
 
@@ -238,7 +243,7 @@ impl Run<'_> {
         let syn = Segment { syn: true, options, payload, ..Segment::default() };
         self.ends[0].next = 1;
         match self.path.tfo {
-            Tfo::Taken => {
+            Tfo::Accepted => {
                 self.ends[0].next += in_syn as u32;
                 data.drain(..in_syn);
                 self.at(start, Event::Sent(Direction::ToServer, syn));
@@ -251,7 +256,7 @@ impl Run<'_> {
             }
             _ => self.at(start, Event::Sent(Direction::ToServer, syn)),
         }
-        self.ends[0].held = data;
+        self.ends[0].unsent = data;
     }
 
     fn events(&mut self, client: &mut dyn Peer, server: &mut dyn Peer) {
@@ -275,9 +280,15 @@ impl Run<'_> {
         }
     }
 
-    fn capture(&mut self, at: u64, direction: Direction, s: &Segment, delivered: Option<u64>) {
-        let frame = self.path.frame(direction, s);
-        self.captured.push(Captured { direction, arrived: at, delivered, frame });
+    fn capture(
+        &mut self,
+        arrived: u64,
+        direction: Direction,
+        segment: &Segment,
+        delivered: Option<u64>,
+    ) {
+        let frame = self.path.frame(direction, segment);
+        self.captured.push(Captured { direction, arrived, delivered, frame });
     }
 
     /// A segment reaches the end that sends towards `reply`.
@@ -287,12 +298,12 @@ impl Run<'_> {
             return self.delivered_syn(now, reply, segment, peer);
         }
         end.acknowledged = end.acknowledged.max(segment.ack.unwrap_or(0));
-        if !end.held.is_empty() {
+        if !end.unsent.is_empty() {
             self.at(now + 1000, Event::Wakes(reply));
         }
         let end = &mut self.ends[reply as usize];
-        let anything = !segment.payload.is_empty() || segment.fin;
-        if anything {
+        let has_content = !segment.payload.is_empty() || segment.fin;
+        if has_content {
             end.waiting.insert(segment.at, segment);
         }
         let mut woken = false;
@@ -308,7 +319,7 @@ impl Run<'_> {
             woken |= !segment.payload.is_empty() || segment.fin;
             end.closing |= segment.fin;
         }
-        if anything {
+        if has_content {
             let end = &self.ends[reply as usize];
             let ack = Segment { at: end.next, ack: Some(end.expected), ..Segment::default() };
             self.at(now + 1000, Event::Sent(reply, ack));
@@ -323,7 +334,7 @@ impl Run<'_> {
         end.open = true;
         end.expected = 1;
         if reply == Direction::ToClient {
-            if self.path.tfo == Tfo::Taken {
+            if self.path.tfo == Tfo::Accepted {
                 end.expected += syn.payload.len() as u32;
                 peer.receive(&syn.payload);
             }
@@ -341,15 +352,15 @@ impl Run<'_> {
 
     fn wakes(&mut self, now: u64, direction: Direction, peer: &mut dyn Peer) {
         let side = direction as usize;
-        let mut data = std::mem::take(&mut self.ends[side].held);
+        let mut data = std::mem::take(&mut self.ends[side].unsent);
         data.extend(peer.send());
         let window = match direction {
             Direction::ToServer => usize::MAX,
             Direction::ToClient => self.path.window.saturating_mul(self.path.segment),
         };
-        let under_way = (self.ends[side].next - self.ends[side].acknowledged.max(1)) as usize;
-        let room = window.saturating_sub(under_way).min(data.len());
-        self.ends[side].held = data.split_off(room);
+        let in_flight = (self.ends[side].next - self.ends[side].acknowledged.max(1)) as usize;
+        let room = window.saturating_sub(in_flight).min(data.len());
+        self.ends[side].unsent = data.split_off(room);
         let chunks: Vec<_> = data.chunks(self.path.segment).map(<[u8]>::to_vec).collect();
         for (n, payload) in chunks.into_iter().enumerate() {
             let end = &mut self.ends[side];
@@ -374,7 +385,7 @@ impl Run<'_> {
             self.at(sent, Event::Sent(direction, segment));
         }
         let end = &mut self.ends[side];
-        if (peer.done() || end.closing) && end.open && !end.fin_sent && end.held.is_empty() {
+        if (peer.done() || end.closing) && end.open && !end.fin_sent && end.unsent.is_empty() {
             end.fin_sent = true;
             let fin =
                 Segment { at: end.next, ack: Some(end.expected), fin: true, ..Segment::default() };

@@ -66,8 +66,8 @@ fn rfc8446_2_3_early_data_takes_two_round_trips() {
         CipherSuite::TLS13_AES_256_GCM_SHA384,
         CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
     ] {
-        let made = PeerConfig { suite: Some(suite), ..PeerConfig::default() };
-        let facts = made.peers().with_session().facts(&Path::new(20 * MS));
+        let config = PeerConfig { suite: Some(suite), ..PeerConfig::default() };
+        let facts = config.peers().with_session().facts(&Path::new(20 * MS));
         assert_eq!(facts.label(), label(LabelKind::EarlyAccepted));
         assert_eq!(facts.round_trips(), Some(2));
         let tls = facts.tls.as_ref().unwrap();
@@ -85,14 +85,14 @@ fn the_first_flight_is_what_an_attacker_can_replay() {
     let peers = PeerConfig::default().peers().with_session();
     let capture = peers.capture(&Path::new(20 * MS));
     let facts = analyze(&capture, &peers.key_log());
-    // Two records and the early data, up to its last byte and not further.
+    // ClientHello, ChangeCipherSpec and early data, up to its last byte.
     let flight = facts.first_flight.stream().unwrap();
     let hello = 5 + usize::from(u16::from_be_bytes([flight[3], flight[4]]));
     let early = facts.tls.as_ref().unwrap().early.wire_bytes as usize;
     let change_cipher_spec = 6;
     assert_eq!(flight.len(), hello + change_cipher_spec + early);
     assert_eq!((flight[0], flight[hello], flight[hello + change_cipher_spec]), (22, 20, 23));
-    // Without Finished the replayed connection never answers more than the server's flight.
+    // The first flight is not serialized.
     let json = serde_json::to_value(&facts).unwrap();
     assert!(json.get("first_flight").is_none());
     assert_eq!(json["tls"]["client_random"].as_str().unwrap().len(), 64);
@@ -113,8 +113,8 @@ fn rfc8446_4_2_10_refused_early_data_takes_three_round_trips() {
 
 #[test]
 fn rfc8446_4_1_4_a_retry_adds_a_round_trip() {
-    let made = PeerConfig { server_groups: vec![kx_group::SECP256R1], ..PeerConfig::default() };
-    let facts = made.peers().facts(&Path::new(20 * MS));
+    let config = PeerConfig { server_groups: vec![kx_group::SECP256R1], ..PeerConfig::default() };
+    let facts = config.peers().facts(&Path::new(20 * MS));
     assert_eq!(facts.label(), label(LabelKind::Full));
     assert_eq!(facts.round_trips(), Some(4));
     assert_eq!(facts.tls.unwrap().hello_retry_requests, 1);
@@ -123,8 +123,8 @@ fn rfc8446_4_1_4_a_retry_adds_a_round_trip() {
 #[test]
 fn rfc8446_4_2_10_a_retry_refuses_early_data() {
     let mut first = PeerConfig::default().peers().with_session();
-    let made = PeerConfig { server_groups: vec![kx_group::SECP256R1], ..PeerConfig::default() };
-    let mut second = made.peers();
+    let config = PeerConfig { server_groups: vec![kx_group::SECP256R1], ..PeerConfig::default() };
+    let mut second = config.peers();
     let sessions = first.sessions();
     second.change_server(|server| server.session_storage = sessions);
     second.swap_client(&mut first);
@@ -135,7 +135,7 @@ fn rfc8446_4_2_10_a_retry_refuses_early_data() {
     let tls = facts.tls.as_ref().unwrap();
     assert_eq!((tls.hello_retry_requests, tls.early.records), (1, 1));
     assert_eq!(tls.client_finished, Some(true));
-    // The retry shows it without any secret.
+    // The retry shows the refusal without any secret.
     let blind = analyze(&capture, "");
     assert_eq!(blind.tls.unwrap().early.outcome, EarlyData::Refused);
 }
@@ -168,13 +168,13 @@ fn wrong_secrets_are_distinguished_from_missing_ones() {
         .collect();
     let facts = analyze(&capture, &wrong);
     assert_eq!(facts.first_response, FirstResponse::Unknown(Unknown::WrongSecrets));
-    // Beside the right ones they do no harm.
+    // The right secrets are found among wrong ones.
     let facts = analyze(&capture, &(wrong + &peers.key_log()));
     assert_eq!(facts.label(), label(LabelKind::EarlyAccepted));
 }
 
 #[test]
-fn rfc8446_4_6_1_tickets_deepen_nothing_for_a_client_that_pauses() {
+fn rfc8446_4_6_1_tickets_add_no_round_trip_for_a_client_that_pauses() {
     let mut peers = PeerConfig::default().peers();
     peers.client_pause = 50 * MS;
     let facts = peers.facts(&Path::new(2 * MS));
@@ -192,7 +192,7 @@ fn rfc8446_4_6_3_a_key_update_before_the_response_is_followed() {
 }
 
 #[test]
-fn rfc8446_5_1_small_segments_and_long_requests_change_nothing() {
+fn rfc8446_5_1_small_segments_and_long_requests_do_not_change_the_label() {
     let mut peers = PeerConfig::default().peers().with_session();
     peers.request = vec![b'x'; 9000];
     peers.response = vec![b'y'; 40_000];

@@ -3,17 +3,17 @@
 use firstflight_packets::{Direction, Event, FastOpenOption, Observer, Part, Trace};
 use rustls::crypto::ring::kx_group;
 
-use crate::peers::{PeerConfig, Peers, judge_and_trace};
+use crate::peers::{PeerConfig, Peers, analyze_and_trace};
 use crate::quic_path::QuicPath;
 use crate::quic_peers::{QuicPeers, analyze_quic};
 use crate::tcp_path::{MS, Path, Tfo, feed};
 
 fn trace(peers: &Peers, path: &Path) -> Trace {
-    judge_and_trace(&peers.capture(path), &peers.key_log()).1
+    analyze_and_trace(&peers.capture(path), &peers.key_log()).1
 }
 
-/// The packets that count, as direction, depth and words.
-fn words(trace: &Trace) -> Vec<String> {
+/// The packets that count, a line each: direction, depth, and what it carries.
+fn describe(trace: &Trace) -> Vec<String> {
     let counting = trace
         .packets
         .iter()
@@ -39,7 +39,7 @@ fn rfc8446_2_3_early_data_packet_by_packet() {
         "< 3 NewSessionTicket, NewSessionTicket",
     ];
     assert_eq!(
-        words(&trace(&PeerConfig::default().peers().with_session(), &Path::new(20 * MS))),
+        describe(&trace(&PeerConfig::default().peers().with_session(), &Path::new(20 * MS))),
         expected
     );
 }
@@ -56,16 +56,16 @@ fn rfc8446_2_a_full_handshake_packet_by_packet() {
         "< 3 NewSessionTicket, NewSessionTicket, application data 38 B",
         "> 4 close_notify",
     ];
-    assert_eq!(words(&trace(&PeerConfig::default().peers(), &Path::new(20 * MS))), expected);
+    assert_eq!(describe(&trace(&PeerConfig::default().peers(), &Path::new(20 * MS))), expected);
 }
 
 #[test]
 fn rfc5246_7_3_tls12_packet_by_packet() {
     let peers = PeerConfig::tls12().peers();
     let capture = peers.capture(&Path::new(20 * MS));
-    check_tls12(&judge_and_trace(&capture, &peers.key_log()).1, "close_notify");
-    // Only what an alert says needs a secret.
-    check_tls12(&judge_and_trace(&capture, "").1, "alert, encrypted");
+    check_tls12(&analyze_and_trace(&capture, &peers.key_log()).1, "close_notify");
+    // Without secrets only the content of the alert is unknown.
+    check_tls12(&analyze_and_trace(&capture, "").1, "alert, encrypted");
 }
 
 fn check_tls12(trace: &Trace, last: &str) {
@@ -80,52 +80,52 @@ fn check_tls12(trace: &Trace, last: &str) {
         "< 4 application data 38 B",
         &format!("> 5 {last}"),
     ];
-    let words = words(trace);
+    let lines = describe(trace);
     // Whether a ticket is sent before TLS 1.3 is the library's choice.
-    let words: Vec<_> = words.iter().map(|line| line.replace("NewSessionTicket, ", "")).collect();
+    let lines: Vec<_> = lines.iter().map(|line| line.replace("NewSessionTicket, ", "")).collect();
     let expected: Vec<_> =
         expected.iter().map(|line| line.replace("NewSessionTicket, ", "")).collect();
-    assert_eq!(words, expected);
+    assert_eq!(lines, expected);
 }
 
 #[test]
 fn rfc8446_4_1_4_a_retry_packet_by_packet() {
-    let made = PeerConfig { server_groups: vec![kx_group::SECP256R1], ..PeerConfig::default() };
-    let words = words(&trace(&made.peers(), &Path::new(20 * MS)));
+    let config = PeerConfig { server_groups: vec![kx_group::SECP256R1], ..PeerConfig::default() };
+    let lines = describe(&trace(&config.peers(), &Path::new(20 * MS)));
     let expected = ["> 2 ClientHello", "< 2 HelloRetryRequest, ChangeCipherSpec"];
-    assert_eq!(words[2..4], expected);
-    assert!(words[4].ends_with("ClientHello"), "{}", words[4]);
-    assert!(words[5].starts_with("< 3 ServerHello, "), "{}", words[5]);
+    assert_eq!(lines[2..4], expected);
+    assert!(lines[4].ends_with("ClientHello"), "{}", lines[4]);
+    assert!(lines[5].starts_with("< 3 ServerHello, "), "{}", lines[5]);
 }
 
 #[test]
-fn rfc8446_4_2_10_refused_early_data_says_so() {
+fn rfc8446_4_2_10_refused_early_data_is_shown() {
     let mut peers = PeerConfig::default().peers().with_session();
     peers.refuse_early_data();
-    let words = words(&trace(&peers, &Path::new(20 * MS)));
-    assert!(words[2].ends_with("early data 36 B"), "{}", words[2]);
-    assert!(words[3].contains("EncryptedExtensions (early data refused)"), "{}", words[3]);
+    let lines = describe(&trace(&peers, &Path::new(20 * MS)));
+    assert!(lines[2].ends_with("early data 36 B"), "{}", lines[2]);
+    assert!(lines[3].contains("EncryptedExtensions (early data refused)"), "{}", lines[3]);
 }
 
 #[test]
-fn rfc7413_the_flight_in_the_syn_and_again_when_it_was_left_or_lost() {
+fn rfc7413_a_flight_in_the_syn_is_sent_again_if_it_was_ignored_or_lost() {
     let flight = "ClientHello, ChangeCipherSpec, early data 36 B";
     for (tfo, syn, later) in [
-        (Tfo::Taken, format!("> 1 SYN, {flight}"), None),
-        (Tfo::Left, format!("> 1 SYN, {flight}"), Some(format!("> 2 {flight}"))),
+        (Tfo::Accepted, format!("> 1 SYN, {flight}"), None),
+        (Tfo::Ignored, format!("> 1 SYN, {flight}"), Some(format!("> 2 {flight}"))),
         (Tfo::Lost, format!("> 1 SYN, {flight}"), Some(format!("> 2 {flight}"))),
     ] {
         let trace =
             trace(&PeerConfig::default().peers().with_session(), &Path::new(20 * MS).tfo(tfo));
-        let words = words(&trace);
-        assert_eq!(words[0], syn);
-        assert_eq!(words.iter().skip(1).find(|line| line.ends_with(flight)).cloned(), later);
+        let lines = describe(&trace);
+        assert_eq!(lines[0], syn);
+        assert_eq!(lines.iter().skip(1).find(|line| line.ends_with(flight)).cloned(), later);
         let options: Vec<_> =
             trace.packets.iter().filter_map(|packet| packet.tcp?.options).collect();
         assert_eq!(options[0].fast_open, Some(FastOpenOption::Cookie(8)));
         assert_eq!(options.len(), if tfo == Tfo::Lost { 3 } else { 2 }, "SYNs and SYN-ACKs");
-        assert!(options[1..].iter().all(|of_syn| of_syn.fast_open.is_none()));
-        // What the server left or never saw is no retransmission; the second SYN is.
+        assert!(options[1..].iter().all(|options| options.fast_open.is_none()));
+        // Data that the server ignored or never received is no retransmission; the second SYN is.
         let again = trace.packets.iter().filter(|packet| packet.retransmission).count();
         assert_eq!(again, usize::from(tfo == Tfo::Lost));
         assert_eq!(trace.packets[0].delivered.is_none(), tfo == Tfo::Lost);
@@ -145,16 +145,16 @@ fn a_message_over_several_packets_is_in_each_of_them() {
         .collect();
     assert_eq!((parts[0], *parts.last().unwrap()), (Part::First, Part::Last));
     assert!(parts.len() > 1 && parts[1..parts.len() - 1].iter().all(|part| *part == Part::Middle));
-    // Nothing of the two streams is left without a name.
-    let unread = |event: &Event| matches!(event, Event::Payload { .. } | Event::Encrypted { .. });
-    assert!(!trace.packets.iter().any(|p| p.carries.iter().any(|c| unread(&c.event))));
+    // Both streams are parsed completely.
+    let unparsed = |event: &Event| matches!(event, Event::Payload { .. } | Event::Encrypted { .. });
+    assert!(!trace.packets.iter().any(|p| p.carries.iter().any(|c| unparsed(&c.event))));
 }
 
 #[test]
 fn a_lost_packet_and_its_copy_are_distinguished() {
     let path = Path { drop_to_server: vec![1], ..Path::new(20 * MS) };
     let trace = trace(&PeerConfig::default().peers(), &path);
-    let words: Vec<_> = trace
+    let finished: Vec<_> = trace
         .packets
         .iter()
         .filter(|packet| packet.carries.iter().any(|carried| carried.event == Event::Finished))
@@ -165,23 +165,23 @@ fn a_lost_packet_and_its_copy_are_distinguished() {
         (Direction::ToServer, false, false),
         (Direction::ToServer, true, true),
     ];
-    assert_eq!(words, expected);
+    assert_eq!(finished, expected);
 }
 
 #[test]
 fn without_secrets_records_are_named_by_their_headers() {
     let peers = PeerConfig::default().peers();
-    let trace = judge_and_trace(&peers.capture(&Path::new(20 * MS)), "").1;
-    let lines = words(&trace);
+    let trace = analyze_and_trace(&peers.capture(&Path::new(20 * MS)), "").1;
+    let lines = describe(&trace);
     assert!(lines[3].starts_with("< 2 ServerHello, ChangeCipherSpec, encrypted "), "{}", lines[3]);
     assert!(lines[4].starts_with("> 3 ChangeCipherSpec, encrypted "), "{}", lines[4]);
 }
 
 #[test]
-fn every_packet_is_in_the_trace_and_none_is_made_unasked() {
+fn a_trace_has_every_packet_and_is_made_only_on_request() {
     let peers = PeerConfig::default().peers();
     let capture = peers.capture(&Path::new(20 * MS));
-    let trace = judge_and_trace(&capture, &peers.key_log()).1;
+    let trace = analyze_and_trace(&capture, &peers.key_log()).1;
     assert_eq!((trace.packets.len(), trace.left_out), (capture.len(), 0));
     let times = trace.packets.iter().map(|packet| (packet.arrived, packet.delivered));
     assert!(times.eq(capture.iter().map(|captured| (captured.arrived, captured.delivered))));
@@ -199,15 +199,15 @@ fn rfc9001_4_quic_datagram_by_datagram() {
     let peers = QuicPeers::ping_pong().sends_tokens().with_session();
     let path = QuicPath { retry: true, ..QuicPath::new(20 * MS) };
     let (_, trace) = analyze_quic(&peers.capture(&path), &peers.key_log());
-    let words = |packet: &firstflight_packets::TracedPacket| {
+    let carried = |packet: &firstflight_packets::TracedPacket| {
         packet.carries.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
-    // The token of the first connection is as good as a Retry's.
+    // With the token of the first connection the server sends no Retry.
     assert_eq!(
-        words(&trace.packets[0]),
+        carried(&trace.packets[0]),
         ["Initial packet 0", "ClientHello", "0-RTT packet 0", "early data, stream 0 4 B, FIN"]
     );
-    let response = words(&trace.packets[1]);
+    let response = carried(&trace.packets[1]);
     assert_eq!(
         response[..7],
         [
@@ -223,18 +223,21 @@ fn rfc9001_4_quic_datagram_by_datagram() {
     assert_eq!(response[response.len() - 1], "stream 0 4 B, FIN");
     assert!(response.contains(&"NEW_TOKEN 46 B".to_owned()), "{response:?}");
     assert_eq!((trace.packets[1].round_trips, trace.packets[1].tcp), (Some(1), None));
-    let closing = words(&trace.packets[trace.packets.len() - 2]);
+    let closing = carried(&trace.packets[trace.packets.len() - 2]);
     assert_eq!(closing[closing.len() - 1], "CONNECTION_CLOSE, application error 0x100");
 
     let peers = QuicPeers::ping_pong();
     let capture = peers.capture(&path);
     let (_, trace) = analyze_quic(&capture, &peers.key_log());
-    let retry = words(&trace.packets[1]);
+    let retry = carried(&trace.packets[1]);
     assert!(retry[0].starts_with("Retry, token ") && retry.len() == 1, "{retry:?}");
     let again = &trace.packets[2];
     assert_eq!((again.retransmission, again.round_trips), (false, Some(2)));
-    // Without secrets only Initial packets are read.
+    // Without secrets only Initial packets are decrypted.
     let (_, blind) = analyze_quic(&capture, "");
-    let closed = &words(&blind.packets[3])[3..5];
-    assert!(closed[0] == "Handshake packet" && closed[1].starts_with("encrypted "), "{closed:?}");
+    let handshake = &carried(&blind.packets[3])[3..5];
+    assert!(
+        handshake[0] == "Handshake packet" && handshake[1].starts_with("encrypted "),
+        "{handshake:?}"
+    );
 }

@@ -1,4 +1,4 @@
-//! The stated bounds of memory, by the crate's own count. `examples/memory.rs` holds the count against
+//! The stated bounds of memory, by the crate's own count. `examples/memory.rs` compares the count with
 //! the process's memory.
 
 use firstflight_puncture::{Limits, PuncturableFunction, TicketIndex};
@@ -32,12 +32,12 @@ fn half_of_the_indices_used_at_random_cost_16_bytes_each() {
 
 #[test]
 fn no_order_of_uses_costs_more_than_40_bytes_an_index() {
-    for left in [2, 3, 4, 8, 31, 64, 200] {
+    for stride in [2, 3, 4, 8, 31, 64, 200] {
         let (mut function, issued) = issued();
-        let used = issued.iter().enumerate().filter(|(at, _)| at % left != left - 1);
+        let used = issued.iter().enumerate().filter(|(at, _)| at % stride != stride - 1);
         used.for_each(|(_, index)| assert!(function.puncture(index)));
         let bytes = bytes_per_ticket(&function);
-        assert!(bytes <= 40.0, "every {left}th is left: {bytes} bytes");
+        assert!(bytes <= 40.0, "every {stride}th remains: {bytes} bytes");
     }
 }
 
@@ -53,7 +53,7 @@ fn used_and_expired_indices_leave_nothing_behind() {
 }
 
 #[test]
-fn the_oldest_segments_give_way_at_the_limit() {
+fn the_oldest_segments_are_dropped_at_the_limit() {
     let limits = Limits { max_bytes: 600_000, ..Limits::default() };
     let mut function = PuncturableFunction::new(limits);
     let mut issued = Vec::new();

@@ -13,7 +13,7 @@ use firstflight_puncture::{Limits, PuncturableFunction, TicketIndex};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 const AT_MOST_ONCE: &str = "executed at most once, including what a refused client resends";
-const NOT_BURNT: &str = "a ticket is used up by flights of its client only";
+const USED_BY_CLIENT_ONLY: &str = "a ticket is used up by flights of its client only";
 const FORWARD_SECRECY: &str = "no process has the value of a ticket that was used or has expired";
 
 /// A rule that can be left out.
@@ -30,9 +30,9 @@ enum Rule {
     /// A flight on a used ticket is recorded, so that an original after its copy gets 425.
     UsedFlightsAreRecorded,
     /// After a handoff the old process keeps nothing.
-    NothingIsKept,
+    OldProcessKeepsNothing,
     /// If the new process dies, the old one starts with new values.
-    StartAnew,
+    RestartWithNewValues,
     /// Values of tickets that have expired are destroyed.
     Expire,
 }
@@ -55,9 +55,9 @@ enum Process {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Sender {
     Honest,
-    /// Somebody who sends the same bytes again.
+    /// An attacker who sends the same bytes again.
     Copy,
-    /// Somebody who has seen the ticket and cannot compute a binder.
+    /// An attacker who has seen the ticket and cannot compute a binder.
     Stranger,
 }
 
@@ -88,9 +88,10 @@ struct World {
     runs: u8,
     early_runs: u8,
     got_425: bool,
-    /// The process that has recorded a copy has died.
+    /// Whether the process that had recorded a copy has died.
     copy_forgotten: bool,
-    burnt: bool,
+    /// Whether somebody without the client's binder has used up the ticket.
+    used_up_by_stranger: bool,
     /// Whether a handshake was settled by the ticket's client or a copy of it.
     used: bool,
     expired: bool,
@@ -106,7 +107,7 @@ enum Step {
     Expire,
 }
 
-/// The ticket's index, which does not depend on random bytes: the model searches its own epoch.
+/// The index of the ticket. Its epoch has a random id, which is read from the snapshot.
 fn index(bytes: &[u8]) -> TicketIndex {
     // `magic (8) | epochs (4) | id (8)`
     TicketIndex { epoch: bytes[12..20].try_into().unwrap(), number: 0 }
@@ -151,12 +152,12 @@ impl World {
     }
 
     fn settle(&mut self, setting: &Setting, connection: Connection) {
-        let is = |rule| setting.without == Some(rule);
+        let is_left_out = |rule| setting.without == Some(rule);
         let Connection { sender, process, has_value } = connection;
         if has_value && sender == Sender::Stranger {
             // The handshake fails.
-            if is(Rule::BinderFirst) {
-                self.burnt |= self.puncture(process);
+            if is_left_out(Rule::BinderFirst) {
+                self.used_up_by_stranger |= self.puncture(process);
             }
             return;
         }
@@ -164,14 +165,14 @@ impl World {
         self.used |= has_value;
         let wins = match has_value {
             false => false,
-            true if is(Rule::PunctureWhenRefused) && is_refused => true,
-            true => self.puncture(process) || is(Rule::FirstPunctureWins),
+            true if is_left_out(Rule::PunctureWhenRefused) && is_refused => true,
+            true => self.puncture(process) || is_left_out(Rule::FirstPunctureWins),
         };
         match (wins, sender) {
             (true, _) if !is_refused => {
                 self.runs += 1;
                 self.early_runs += 1;
-                self.recorded |= !is(Rule::UsedFlightsAreRecorded);
+                self.recorded |= !is_left_out(Rule::UsedFlightsAreRecorded);
             }
             (_, Sender::Honest) if self.recorded => self.got_425 = true,
             // An attacker let a copy run and held the original back until the record was lost: the
@@ -182,15 +183,15 @@ impl World {
         }
     }
 
-    fn take(&mut self, setting: &Setting, step: &Step) {
-        let is = |rule| setting.without == Some(rule);
+    fn apply(&mut self, setting: &Setting, step: &Step) {
+        let is_left_out = |rule| setting.without == Some(rule);
         match *step {
             Step::Hello(sender, process) => {
                 self.sent |= sender == Sender::Honest;
                 self.copies += u8::from(sender != Sender::Honest);
                 let has_value = self.has_value(process);
                 let connection = Connection { sender, process, has_value };
-                if is(Rule::PunctureBeforeRunning)
+                if is_left_out(Rule::PunctureBeforeRunning)
                     && has_value
                     && self.early_data
                     && sender != Sender::Stranger
@@ -214,7 +215,7 @@ impl World {
                 self.has_new = true;
                 self.handed_over = self.old.clone();
                 self.new = self.old.clone();
-                if !is(Rule::NothingIsKept) {
+                if !is_left_out(Rule::OldProcessKeepsNothing) {
                     self.old = None;
                 }
             }
@@ -225,7 +226,7 @@ impl World {
                 self.copy_forgotten |= self.recorded;
                 self.recorded = false;
                 self.connections.retain(|connection| connection.process == Process::Old);
-                self.old = match is(Rule::StartAnew) {
+                self.old = match is_left_out(Rule::RestartWithNewValues) {
                     true => self.handed_over.clone(),
                     // Its values are new, so no earlier ticket has one.
                     false => Some(Vec::new()),
@@ -234,7 +235,7 @@ impl World {
             Step::Expire => {
                 self.expired = true;
                 let keys = [self.old.as_mut(), self.new.as_mut()].into_iter().flatten();
-                for bytes in keys.filter(|bytes| bytes.len() > 20 && !is(Rule::Expire)) {
+                for bytes in keys.filter(|bytes| bytes.len() > 20 && !is_left_out(Rule::Expire)) {
                     let mut function = function(bytes);
                     function.expire_before(ISSUED_AT + 1);
                     *bytes = function.snapshot().to_vec();
@@ -274,7 +275,7 @@ impl Model for Setting {
             early_runs: 0,
             got_425: false,
             copy_forgotten: false,
-            burnt: false,
+            used_up_by_stranger: false,
             used: false,
             expired: false,
         }]
@@ -308,14 +309,14 @@ impl Model for Setting {
 
     fn next_state(&self, last: &World, step: Step) -> Option<World> {
         let mut next = last.clone();
-        next.take(self, &step);
+        next.apply(self, &step);
         Some(next)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
             Property::always(AT_MOST_ONCE, |_, world: &World| world.runs <= 1),
-            Property::always(NOT_BURNT, |_, world: &World| !world.burnt),
+            Property::always(USED_BY_CLIENT_ONLY, |_, world: &World| !world.used_up_by_stranger),
             Property::always(FORWARD_SECRECY, |_, world: &World| {
                 !((world.used || world.expired) && world.can_open())
             }),
@@ -345,13 +346,13 @@ fn expiring() -> Setting {
     Setting { expiry: true, ..Setting::default() }
 }
 
-fn holds(setting: Setting) {
+fn assert_holds(setting: Setting) {
     let checker = setting.checker().spawn_bfs().join();
     println!("{} states", checker.unique_state_count());
     checker.assert_properties();
 }
 
-fn breaks(rule: Rule, promise: &'static str, setting: Setting) {
+fn assert_needed(rule: Rule, promise: &'static str, setting: Setting) {
     let setting = Setting { without: Some(rule), ..setting };
     let checker =
         setting.checker().finish_when(HasDiscoveries::AllOf([promise].into())).spawn_bfs().join();
@@ -361,22 +362,22 @@ fn breaks(rule: Rule, promise: &'static str, setting: Setting) {
 
 #[test]
 fn with_all_rules_a_flight_runs_once() {
-    holds(switched());
-    holds(upgraded());
-    holds(Setting { upgrade: true, ..switched() });
-    holds(Setting { upgrade: true, ..expiring() });
+    assert_holds(switched());
+    assert_holds(upgraded());
+    assert_holds(Setting { upgrade: true, ..switched() });
+    assert_holds(Setting { upgrade: true, ..expiring() });
 }
 
 #[test]
 fn each_rule_is_needed() {
-    breaks(Rule::BinderFirst, NOT_BURNT, Setting::default());
-    breaks(Rule::PunctureBeforeRunning, AT_MOST_ONCE, Setting::default());
-    breaks(Rule::FirstPunctureWins, AT_MOST_ONCE, Setting::default());
-    breaks(Rule::PunctureWhenRefused, AT_MOST_ONCE, switched());
-    breaks(Rule::UsedFlightsAreRecorded, AT_MOST_ONCE, Setting::default());
-    breaks(Rule::NothingIsKept, AT_MOST_ONCE, upgraded());
-    breaks(Rule::StartAnew, AT_MOST_ONCE, upgraded());
-    breaks(Rule::Expire, FORWARD_SECRECY, expiring());
-    breaks(Rule::PunctureWhenRefused, FORWARD_SECRECY, switched());
-    breaks(Rule::NothingIsKept, FORWARD_SECRECY, upgraded());
+    assert_needed(Rule::BinderFirst, USED_BY_CLIENT_ONLY, Setting::default());
+    assert_needed(Rule::PunctureBeforeRunning, AT_MOST_ONCE, Setting::default());
+    assert_needed(Rule::FirstPunctureWins, AT_MOST_ONCE, Setting::default());
+    assert_needed(Rule::PunctureWhenRefused, AT_MOST_ONCE, switched());
+    assert_needed(Rule::UsedFlightsAreRecorded, AT_MOST_ONCE, Setting::default());
+    assert_needed(Rule::OldProcessKeepsNothing, AT_MOST_ONCE, upgraded());
+    assert_needed(Rule::RestartWithNewValues, AT_MOST_ONCE, upgraded());
+    assert_needed(Rule::Expire, FORWARD_SECRECY, expiring());
+    assert_needed(Rule::PunctureWhenRefused, FORWARD_SECRECY, switched());
+    assert_needed(Rule::OldProcessKeepsNothing, FORWARD_SECRECY, upgraded());
 }

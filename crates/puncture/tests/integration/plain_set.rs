@@ -7,14 +7,15 @@ use proptest::prelude::*;
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Issue so many indices.
+    /// Issue this number of indices.
     Issue(u16),
-    /// Puncture one of those that were issued, or a made-up one.
+    /// Puncture an index that was issued.
     Puncture(u32),
+    /// Puncture an index of an unknown epoch.
     PunctureUnknown(u8, u32),
     /// Puncture a run of indices.
     PunctureRun(u32, u16),
-    /// Puncture every so many-th.
+    /// Puncture each index at a multiple of this stride.
     PunctureEvery(u16),
     Wait(u16),
     SetClockBack(u16),
@@ -40,7 +41,7 @@ fn step() -> impl Strategy<Value = Step> {
 const LIMITS: Limits = Limits { epoch_seconds: 60, max_bytes: 256 << 20 };
 const LIFETIME: u64 = 100;
 
-/// What the function should know.
+/// The expected state of the function.
 #[derive(Default)]
 struct Model {
     /// In order, with the time of issue.
@@ -57,7 +58,7 @@ impl Model {
         self.punctured += u64::from(is_known);
     }
 
-    /// An epoch expires with its last index.
+    /// An epoch expires as a whole, when its last index does.
     fn expire(&mut self, before: u64) {
         let mut last_issued = HashMap::new();
         for (index, at) in &self.issued {
@@ -81,7 +82,7 @@ proptest! {
     /// After any sequence of steps, an index has its value exactly until it was punctured or has
     /// expired.
     #[test]
-    fn the_function_knows_what_a_plain_map_knows(steps in prop::collection::vec(step(), 1..30)) {
+    fn the_function_agrees_with_a_plain_map(steps in prop::collection::vec(step(), 1..30)) {
         let mut function = PuncturableFunction::new(LIMITS);
         let (mut model, mut now) = (Model::default(), 1_000_000);
         for step in steps {

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-/// The pieces received so far. Where they overlap, the first one counts.
+/// The pieces received so far. Where they overlap, the piece received first counts.
 #[derive(Default)]
 pub(super) struct Assembly {
     /// The contiguous bytes from the start.
-    whole: Vec<u8>,
+    prefix: Vec<u8>,
     /// Pieces after a gap, without overlaps.
-    apart: BTreeMap<usize, Vec<u8>>,
+    out_of_order: BTreeMap<usize, Vec<u8>>,
 }
 
 /// The bytes cannot be a ClientHello within the limits.
@@ -16,8 +16,8 @@ pub(super) struct Assembly {
 pub(super) struct NoClientHello;
 
 impl Assembly {
-    /// Adds a piece. Returns whether the ClientHello is complete. `limit` is its greatest length,
-    /// with its header.
+    /// Adds a piece. Returns whether the ClientHello is complete. `limit` is its maximum
+    /// length, including the header.
     pub(super) fn add(
         &mut self,
         offset: u64,
@@ -32,11 +32,11 @@ impl Assembly {
         if end > limit {
             return Err(NoClientHello);
         }
-        self.fill(offset, piece);
-        if self.apart.len() > MAX_PIECES {
+        self.store(offset, piece);
+        if self.out_of_order.len() > MAX_PIECES {
             return Err(NoClientHello);
         }
-        match (self.whole.first(), self.length()) {
+        match (self.prefix.first(), self.length()) {
             (Some(&kind), _) if kind != CLIENT_HELLO => Err(NoClientHello),
             (_, Some(length)) if length > limit => Err(NoClientHello),
             _ => Ok(self.is_whole()),
@@ -45,39 +45,40 @@ impl Assembly {
 
     /// The message with its header, once it is complete.
     pub(super) fn message(&self) -> Option<&[u8]> {
-        self.length().and_then(|length| self.whole.get(..length))
+        self.length().and_then(|length| self.prefix.get(..length))
     }
 
     /// Whether nothing was received.
     pub(super) fn is_empty(&self) -> bool {
-        self.whole.is_empty() && self.apart.is_empty()
+        self.prefix.is_empty() && self.out_of_order.is_empty()
     }
 
     /// Stores the new bytes of a piece.
-    fn fill(&mut self, offset: usize, piece: &[u8]) {
+    fn store(&mut self, offset: usize, piece: &[u8]) {
         let end = offset + piece.len();
-        let mut at = offset.max(self.whole.len());
+        let mut at = offset.max(self.prefix.len());
         while at < end {
             // The piece that covers `at`, or the next one after it.
-            let before = self.apart.range(..=at).next_back();
-            if let Some((begin, known)) = before
-                && begin + known.len() > at
+            let before = self.out_of_order.range(..=at).next_back();
+            if let Some((start, known)) = before
+                && start + known.len() > at
             {
-                at = begin + known.len();
+                at = start + known.len();
                 continue;
             }
-            let next = self.apart.range(at..).next().map_or(end, |(begin, _)| end.min(*begin));
-            self.apart.insert(at, piece[at - offset..next - offset].to_vec());
+            let next =
+                self.out_of_order.range(at..).next().map_or(end, |(start, _)| end.min(*start));
+            self.out_of_order.insert(at, piece[at - offset..next - offset].to_vec());
             at = next;
         }
-        while let Some(piece) = self.apart.remove(&self.whole.len()) {
-            self.whole.extend_from_slice(&piece);
+        while let Some(piece) = self.out_of_order.remove(&self.prefix.len()) {
+            self.prefix.extend_from_slice(&piece);
         }
     }
 
     /// The message's length with its header (RFC 8446 section 4), once known.
     fn length(&self) -> Option<usize> {
-        let [_, a, b, c] = *self.whole.first_chunk()?;
+        let [_, a, b, c] = *self.prefix.first_chunk()?;
         Some(4 + usize::from(a) * 0x1_0000 + usize::from(b) * 0x100 + usize::from(c))
     }
 
@@ -88,7 +89,7 @@ impl Assembly {
 
 const CLIENT_HELLO: u8 = 1;
 
-/// The most pieces after gaps. Browsers deliberately split a ClientHello into a dozen pieces.
+/// Maximum number of pieces after gaps. Browsers deliberately split a ClientHello into a dozen pieces.
 const MAX_PIECES: usize = 64;
 
 #[cfg(test)]
@@ -105,7 +106,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_split_in_any_order_with_overlaps_and_repetitions(
+        fn a_client_hello_is_assembled_from_overlapping_pieces_in_any_order(
             length in 0usize..600,
             cuts in prop::collection::vec((0usize..600, 0usize..600), 0..20),
             seed in any::<u64>(),
@@ -116,7 +117,7 @@ mod tests {
                 .map(|(from, to)| (from.min(to) % hello.len(), *from.max(to)))
                 .map(|(from, to)| (from, to.clamp(from, hello.len())))
                 .collect::<Vec<_>>();
-            // Together they cover all of it.
+            // Together the pieces cover the whole message.
             pieces.extend((0..hello.len()).step_by(97).map(|at| (at, hello.len().min(at + 97))));
             pieces.sort_by_key(|(from, to)| (seed ^ (*from as u64) << 32 ^ *to as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
             let mut assembly = Assembly::default();
@@ -130,7 +131,7 @@ mod tests {
         }
 
         #[test]
-        fn the_first_bytes_count_and_memory_is_bounded(
+        fn the_bytes_received_first_count_and_memory_is_bounded(
             pieces in prop::collection::vec(
                 (0usize..300, prop::collection::vec(any::<u8>(), 0..80)), 0..100,
             ),
@@ -138,25 +139,25 @@ mod tests {
             let mut assembly = Assembly::default();
             let mut first = [None; 400];
             for (offset, piece) in pieces {
-                // A ClientHello that never ends.
-                let kept = assembly.add(offset as u64 + 4, &piece, 500);
+                // A ClientHello that never ends, as its start is missing.
+                let added = assembly.add(offset as u64 + 4, &piece, 500);
                 for (at, byte) in piece.iter().enumerate() {
                     first[offset + at].get_or_insert(*byte);
                 }
-                let held: usize = assembly.apart.values().map(Vec::len).sum();
-                prop_assert_eq!(held, first.iter().flatten().count());
-                prop_assert_eq!(kept.is_err(), assembly.apart.len() > MAX_PIECES);
+                let stored: usize = assembly.out_of_order.values().map(Vec::len).sum();
+                prop_assert_eq!(stored, first.iter().flatten().count());
+                prop_assert_eq!(added.is_err(), assembly.out_of_order.len() > MAX_PIECES);
             }
-            for (begin, piece) in &assembly.apart {
+            for (start, piece) in &assembly.out_of_order {
                 for (at, byte) in piece.iter().enumerate() {
-                    prop_assert_eq!(first[begin + at - 4], Some(*byte));
+                    prop_assert_eq!(first[start + at - 4], Some(*byte));
                 }
             }
         }
     }
 
     #[test]
-    fn what_cannot_become_a_client_hello() {
+    fn bytes_that_cannot_become_a_client_hello_are_an_error() {
         let add = |offset, piece: &[u8]| Assembly::default().add(offset, piece, 1000);
         assert_eq!(add(0, &[2, 0, 0, 1, 0]), Err(NoClientHello), "a ServerHello");
         assert_eq!(add(0, &[1, 0, 3, 229]), Err(NoClientHello), "longer than the limit");

@@ -16,8 +16,8 @@ use assembly::{Assembly, NoClientHello};
 /// Sans-IO: time is an argument, nothing blocks, memory is bounded.
 ///
 /// Anybody can create Initial packets, so an attacker can make this reader and quinn see different
-/// ClientHellos. So its result decides nothing by itself: the connection accepts early data only if
-/// its ClientHello is the one that was previewed.
+/// ClientHellos. A preview therefore decides nothing by itself: the connection accepts early data only
+/// if its ClientHello is the one that was previewed.
 ///
 /// Beyond the limit the oldest flight is dropped, and its early data is refused. With 4,096 flights
 /// that are taken within a millisecond, dropping one takes a flood of 39 Gbit/s, since each new
@@ -29,15 +29,15 @@ pub struct FirstFlights {
     order: VecDeque<(u64, Key)>,
     /// The connection id of the last flight with a token, by address.
     with_token: HashMap<SocketAddr, ConnectionId>,
-    started: u64,
+    next_number: u64,
 }
 
 /// Bounds of [`FirstFlights`].
 #[derive(Clone, Copy, Debug)]
 pub struct FirstFlightsLimits {
-    /// The most flights; beyond it the oldest are dropped.
+    /// Maximum number of flights. Beyond it the oldest are dropped.
     pub flights: usize,
-    /// The most bytes of a ClientHello.
+    /// Maximum length of a ClientHello, in bytes.
     pub client_hello: usize,
     /// How long a flight is stored.
     pub lifetime: Duration,
@@ -72,7 +72,7 @@ type Key = (SocketAddr, ConnectionId);
 
 struct Flight {
     number: u64,
-    since: Duration,
+    received_at: Duration,
     keys: PacketKeys,
     token: Vec<u8>,
     assembly: Assembly,
@@ -88,7 +88,7 @@ impl FirstFlights {
             flights: HashMap::new(),
             order: VecDeque::new(),
             with_token: HashMap::new(),
-            started: 0,
+            next_number: 0,
         }
     }
 
@@ -109,7 +109,7 @@ impl FirstFlights {
         if !packet::may_start_connection(datagram) {
             return None;
         }
-        self.drop_aged(now);
+        self.drop_expired(now);
         let mut whole = None;
         for initial in packet::initials(datagram) {
             if self.process_packet(remote, &initial, now) {
@@ -120,7 +120,7 @@ impl FirstFlights {
     }
 
     /// Takes the flight of the connection that `remote` started with this destination connection id.
-    /// An incomplete one stays.
+    /// An incomplete flight stays.
     pub fn take(&mut self, remote: SocketAddr, orig_dst_cid: &ConnectionId) -> FirstFlight {
         let key = (remote, *orig_dst_cid);
         let Some(flight) = self.flights.get(&key) else { return FirstFlight::Unknown };
@@ -171,13 +171,13 @@ impl FirstFlights {
                 }
             };
         }
-        let Some(mut flight) = Flight::new(initial, self.started, now) else { return false };
+        let Some(mut flight) = Flight::new(initial, self.next_number, now) else { return false };
         // Only a packet that decrypts and contains a part of a ClientHello starts a flight.
         let Ok(became_whole) = flight.process_packet(initial, limit) else { return false };
         if flight.assembly.is_empty() {
             return false;
         }
-        self.started += 1;
+        self.next_number += 1;
         self.make_room();
         self.order.push_back((flight.number, key));
         if !flight.token.is_empty() {
@@ -187,10 +187,12 @@ impl FirstFlights {
         became_whole
     }
 
-    fn drop_aged(&mut self, now: Duration) {
+    fn drop_expired(&mut self, now: Duration) {
         while let Some((number, key)) = self.order.front().copied() {
             match self.current(number, &key) {
-                Some(flight) if now.saturating_sub(flight.since) < self.limits.lifetime => return,
+                Some(flight) if now.saturating_sub(flight.received_at) < self.limits.lifetime => {
+                    return;
+                }
                 _ => self.drop_oldest(),
             }
         }
@@ -233,10 +235,10 @@ impl FirstFlights {
 impl Flight {
     fn new(initial: &Protected<'_>, number: u64, now: Duration) -> Option<Self> {
         let keys = PacketKeys::initial(Version::One, initial.destination, Sender::Client)?;
-        // Our tokens are shorter.
+        // A longer token is not one of ours.
         let token = if initial.token.len() > MAX_TOKEN { &[] } else { initial.token };
         let (token, assembly) = (token.to_vec(), Assembly::default());
-        Some(Self { number, since: now, keys, token, assembly, largest: None })
+        Some(Self { number, received_at: now, keys, token, assembly, largest: None })
     }
 
     /// Processes a packet. Returns whether it completes the ClientHello. Ignores packets that do not

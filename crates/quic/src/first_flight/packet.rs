@@ -5,8 +5,8 @@ use firstflight_wire::{
     is_long,
 };
 
-/// The Initial packets of a datagram for one connection: the one that its first packet names. All
-/// others in it are ignored (RFC 9000 section 12.2).
+/// The Initial packets of a datagram that have the destination connection id of its first packet. All
+/// other packets are ignored (RFC 9000 section 12.2).
 pub(super) fn initials(datagram: &[u8]) -> impl Iterator<Item = Protected<'_>> {
     let mut packets = coalesced_packets(datagram).map_while(|packet| match packet {
         CoalescedPacket::Protected(packet) => Some(packet).filter(|packet| {
@@ -15,14 +15,14 @@ pub(super) fn initials(datagram: &[u8]) -> impl Iterator<Item = Protected<'_>> {
         _ => None,
     });
     let first = packets.next();
-    let connection = first.map(|packet| packet.destination);
+    let destination = first.map(|packet| packet.destination);
     first.into_iter().chain(packets).filter(move |packet| {
-        packet.kind == PacketKind::Initial && Some(packet.destination) == connection
+        packet.kind == PacketKind::Initial && Some(packet.destination) == destination
     })
 }
 
-/// Whether a datagram may start a connection: its first packet is an Initial of version 1, and it
-/// is as long as it has to be (RFC 9000 section 14.1). Cheap.
+/// Whether a datagram may start a connection: its first packet is an Initial of version 1, and the
+/// datagram has the minimum length (RFC 9000 section 14.1). Cheap.
 pub(super) fn may_start_connection(datagram: &[u8]) -> bool {
     datagram.len() >= MIN_DATAGRAM
         && is_long(datagram[0])
@@ -31,19 +31,19 @@ pub(super) fn may_start_connection(datagram: &[u8]) -> bool {
 }
 
 /// The CRYPTO frames of an Initial packet's payload, each with its offset, up to the first frame
-/// that is malformed or unknown. `None`: there is a frame that an Initial packet must not have (RFC
-/// 9000 section 12.4).
+/// that is malformed or unknown. Returns `None` if there is a frame that an Initial packet must not
+/// have (RFC 9000 section 12.4).
 pub(super) fn crypto_frames(payload: &[u8]) -> Option<Vec<(u64, &[u8])>> {
-    let mut found = Vec::new();
+    let mut crypto = Vec::new();
     for frame in frames(payload) {
         match frame {
             Frame::Padding(_) | Frame::Ping | Frame::Ack { .. } => {}
-            Frame::Crypto { offset, data } => found.push((offset, data)),
-            // Or CONNECTION_CLOSE: there will be no connection, so the rest does not matter.
+            Frame::Crypto { offset, data } => crypto.push((offset, data)),
+            // A forbidden frame; or CONNECTION_CLOSE, after which there is no connection.
             _ => return None,
         }
     }
-    Some(found)
+    Some(crypto)
 }
 
 const MIN_DATAGRAM: usize = 1200;
@@ -69,7 +69,7 @@ mod tests {
         }
     }
 
-    /// quinn cannot hold a longer one.
+    /// quinn's `ConnectionId` cannot hold a longer one.
     #[test]
     fn rfc9000_17_2_a_connection_id_is_at_most_20_bytes_long() {
         for (length, packets) in [(20, 1), (21, 0), (255, 0)] {

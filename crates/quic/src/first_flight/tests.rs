@@ -23,7 +23,7 @@ fn hello(length: usize) -> Vec<u8> {
     hello
 }
 
-/// A datagram of one Initial packet with this in it, padded to 1,200 bytes and some.
+/// A datagram with one Initial packet, padded to at least 1,200 bytes.
 fn datagram(id: &[u8], token: &[u8], number: u32, mut payload: Vec<u8>) -> Vec<u8> {
     payload.resize(payload.len().max(1180), 0);
     initial_packet(id, token, number, &payload)
@@ -44,8 +44,8 @@ fn take_with_token(flights: &mut FirstFlights, port: u16) -> FirstFlight {
     }
 }
 
-/// Whether a ClientHello became whole.
-fn see(flights: &mut FirstFlights, remote: SocketAddr, datagram: &[u8], now: Duration) -> bool {
+/// Returns whether a ClientHello became complete.
+fn process(flights: &mut FirstFlights, remote: SocketAddr, datagram: &[u8], now: Duration) -> bool {
     flights.process_datagram(remote, datagram, now).is_some()
 }
 
@@ -66,25 +66,25 @@ fn appendix_a2() -> (Vec<u8>, Vec<u8>) {
     let mut payload = frame.clone();
     payload.resize(1162, 0);
     let mut packet = hex::decode("c300000001088394c8f03e5157080000449e00000002").expect("hex");
-    let header = packet.len();
+    let header_len = packet.len();
     packet.extend_from_slice(&payload);
     packet.extend_from_slice(&[0; 16]);
     let (client, _) = initial_secrets(&ID);
     use quinn_proto::crypto::{HeaderKey as _, PacketKey as _};
-    PacketKey::new(&client).encrypt(2, &mut packet, header);
-    HeaderKey::new(&client).encrypt(header - 4, &mut packet);
+    PacketKey::new(&client).encrypt(2, &mut packet, header_len);
+    HeaderKey::new(&client).encrypt(header_len - 4, &mut packet);
     (frame[4..].to_vec(), packet)
 }
 
 #[test]
 fn rfc9001_a_2_the_client_hello_of_an_initial_packet() {
     let (client_hello, packet) = appendix_a2();
-    let begin = "c000000001088394c8f03e5157080000449e7b9aec34d1b1c98dd7689fb8ec11";
-    assert_eq!(hex::encode(&packet[..32]), begin);
+    let start = "c000000001088394c8f03e5157080000449e7b9aec34d1b1c98dd7689fb8ec11";
+    assert_eq!(hex::encode(&packet[..32]), start);
     assert_eq!(hex::encode(&packet[1184..]), "e221af44860018ab0856972e194cd934");
     let mut flights = flights();
-    assert!(see(&mut flights, remote(1), &packet, NOW));
-    assert_eq!(take(&mut flights, 2), FirstFlight::Unknown, "from elsewhere");
+    assert!(process(&mut flights, remote(1), &packet, NOW));
+    assert_eq!(take(&mut flights, 2), FirstFlight::Unknown, "from another address");
     assert_eq!(take(&mut flights, 1), whole(&client_hello, b""));
     assert_eq!(take(&mut flights, 1), FirstFlight::Unknown, "taken");
 }
@@ -96,7 +96,7 @@ fn rfc9001_5_2_a_packet_that_does_not_decrypt_starts_no_connection() {
     for at in [6, 30, 600, 1199] {
         let mut changed = packet.clone();
         changed[at] ^= 1;
-        assert!(!see(&mut flights, remote(1), &changed, NOW));
+        assert!(!process(&mut flights, remote(1), &changed, NOW));
     }
     assert!(flights.is_empty());
 }
@@ -107,13 +107,13 @@ fn rfc9000_14_1_a_short_datagram_starts_no_connection() {
     let mut flights = flights();
     let hello = hello(300);
     let short = initial_packet(&ID, b"", 0, &crypto_frame(0, &hello));
-    assert!(!see(&mut flights, remote(1), &short, NOW));
+    assert!(!process(&mut flights, remote(1), &short, NOW));
     let mut version_2 = packet.clone();
     version_2[1..5].copy_from_slice(&[0x6b, 0x33, 0x43, 0xcf]);
-    assert!(!see(&mut flights, remote(1), &version_2, NOW));
-    assert!(!see(&mut flights, remote(1), &packet[..1199], NOW));
-    assert!(!see(&mut flights, remote(1), &[0; 1200], NOW));
-    assert!(!see(&mut flights, remote(1), &[], NOW));
+    assert!(!process(&mut flights, remote(1), &version_2, NOW));
+    assert!(!process(&mut flights, remote(1), &packet[..1199], NOW));
+    assert!(!process(&mut flights, remote(1), &[0; 1200], NOW));
+    assert!(!process(&mut flights, remote(1), &[], NOW));
     assert!(flights.is_empty());
 }
 
@@ -131,64 +131,69 @@ fn rfc9000_12_2_packets_in_one_datagram() {
     // Another connection's packet is ignored.
     let together =
         [part(&ID, 0, 0, 700), zero_rtt.clone(), part(&[9; 8], 0, 0, 700), part(&ID, 1, 700, 1504)];
-    assert!(see(&mut flights, remote(1), &together.concat(), NOW));
+    assert!(process(&mut flights, remote(1), &together.concat(), NOW));
     assert_eq!(flights.len(), 1);
     assert_eq!(take(&mut flights, 1), whole(&hello, b""));
-    assert!(!see(&mut flights, remote(1), &[&zero_rtt[..], &together.concat()].concat(), NOW));
-    assert!(flights.is_empty(), "a client begins with an Initial packet");
+    assert!(!process(&mut flights, remote(1), &[&zero_rtt[..], &together.concat()].concat(), NOW));
+    assert!(flights.is_empty(), "a client starts with an Initial packet");
 }
 
 #[test]
-fn what_is_not_whole_stays_and_ages() {
+fn an_incomplete_flight_stays_until_it_expires() {
     let hello = hello(1500);
     let mut flights = flights();
     let first = datagram(&ID, b"", 0, crypto_frame(0, &hello[..800]));
     let second = datagram(&ID, b"", 1, crypto_frame(800, &hello[800..]));
-    assert!(!see(&mut flights, remote(1), &second, NOW));
+    assert!(!process(&mut flights, remote(1), &second, NOW));
     assert_eq!(take(&mut flights, 1), FirstFlight::Partial);
-    assert!(see(&mut flights, remote(1), &first, NOW));
-    assert!(!see(&mut flights, remote(1), &first, NOW), "it was whole before");
-    assert!(!see(&mut flights, remote(2), &first, NOW), "from elsewhere");
+    assert!(process(&mut flights, remote(1), &first, NOW));
+    assert!(!process(&mut flights, remote(1), &first, NOW), "already complete");
+    assert!(!process(&mut flights, remote(2), &first, NOW), "from another address");
     assert_eq!(take(&mut flights, 1), whole(&hello, b""));
-    assert!(!see(&mut flights, remote(3), &first, NOW + Duration::from_millis(999)));
+    assert!(!process(&mut flights, remote(3), &first, NOW + Duration::from_millis(999)));
     assert_eq!(take(&mut flights, 2), FirstFlight::Partial);
-    assert!(!see(&mut flights, remote(4), &first, NOW + Duration::from_secs(1)));
-    assert_eq!(take(&mut flights, 2), FirstFlight::Unknown, "aged");
+    assert!(!process(&mut flights, remote(4), &first, NOW + Duration::from_secs(1)));
+    assert_eq!(take(&mut flights, 2), FirstFlight::Unknown, "expired");
     flights.forget(remote(3), &ConnectionId::new(&ID));
     assert_eq!(take(&mut flights, 3), FirstFlight::Unknown);
     assert_eq!(take(&mut flights, 4), FirstFlight::Partial);
 }
 
 #[test]
-fn what_cannot_become_a_client_hello_is_dropped() {
+fn a_flight_that_cannot_become_a_client_hello_is_dropped() {
     let mut flights = flights();
     let server_hello = [&[2][..], &hello(100)[1..]].concat();
-    see(&mut flights, remote(1), &datagram(&ID, b"", 0, crypto_frame(0, &server_hello)), NOW);
+    process(&mut flights, remote(1), &datagram(&ID, b"", 0, crypto_frame(0, &server_hello)), NOW);
     let endless = datagram(&ID, b"", 0, crypto_frame(9000, b"more"));
-    see(&mut flights, remote(1), &endless, NOW);
-    // STREAM frames do not belong into an Initial packet (RFC 9000 section 12.4).
+    process(&mut flights, remote(1), &endless, NOW);
+    // STREAM frames do not belong in an Initial packet (RFC 9000 section 12.4).
     let stream = [crypto_frame(0, &hello(100)), vec![8, 0]].concat();
-    see(&mut flights, remote(1), &datagram(&ID, b"", 0, stream), NOW);
-    // Nor does a packet without CRYPTO frames start anything.
-    see(&mut flights, remote(1), &datagram(&ID, b"", 0, vec![1]), NOW);
+    process(&mut flights, remote(1), &datagram(&ID, b"", 0, stream), NOW);
+    // A packet without CRYPTO frames starts no flight.
+    process(&mut flights, remote(1), &datagram(&ID, b"", 0, vec![1]), NOW);
     assert!(flights.is_empty());
-    see(&mut flights, remote(1), &datagram(&ID, b"", 0, crypto_frame(0, &hello(100)[..50])), NOW);
+    process(
+        &mut flights,
+        remote(1),
+        &datagram(&ID, b"", 0, crypto_frame(0, &hello(100)[..50])),
+        NOW,
+    );
     assert_eq!(flights.len(), 1);
-    see(&mut flights, remote(1), &endless, NOW);
-    assert!(flights.is_empty(), "a flight that began");
+    process(&mut flights, remote(1), &endless, NOW);
+    assert!(flights.is_empty(), "a flight that had started");
 }
 
 #[test]
-fn beyond_the_limit_the_oldest_goes() {
+fn beyond_the_limit_the_oldest_flight_is_dropped() {
     let limits = FirstFlightsLimits { flights: 4, ..FirstFlightsLimits::default() };
     let mut flights = FirstFlights::new(limits);
     let packet = datagram(&ID, b"token", 0, crypto_frame(0, &hello(100)));
     for port in 1..=4 {
-        assert!(see(&mut flights, remote(port), &packet, NOW));
+        assert!(process(&mut flights, remote(port), &packet, NOW));
     }
     assert_ne!(take(&mut flights, 2), FirstFlight::Unknown);
-    assert!(see(&mut flights, remote(5), &packet, NOW), "in the place of the one that was taken");
-    assert!(see(&mut flights, remote(6), &packet, NOW));
+    assert!(process(&mut flights, remote(5), &packet, NOW), "in place of the taken flight");
+    assert!(process(&mut flights, remote(6), &packet, NOW));
     assert_eq!(take(&mut flights, 1), FirstFlight::Unknown, "the oldest");
     assert_eq!(flights.len(), 4);
     for port in (3..=6).rev() {
@@ -196,20 +201,20 @@ fn beyond_the_limit_the_oldest_goes() {
     }
     // Nothing grows while flights come and are taken.
     for port in 1..1000 {
-        assert!(see(&mut flights, remote(port), &packet, NOW));
+        assert!(process(&mut flights, remote(port), &packet, NOW));
         assert_ne!(take(&mut flights, port), FirstFlight::Unknown);
     }
     assert!(flights.order.len() <= 8 && flights.with_token.is_empty());
 }
 
 #[test]
-fn a_flight_that_came_again_is_not_aged_by_its_former_self() {
+fn a_flight_that_is_taken_and_sent_again_has_a_new_lifetime() {
     let mut flights = flights();
     let packet = datagram(&ID, b"", 0, crypto_frame(0, &hello(100)));
-    assert!(see(&mut flights, remote(1), &packet, NOW));
+    assert!(process(&mut flights, remote(1), &packet, NOW));
     take(&mut flights, 1);
-    assert!(see(&mut flights, remote(1), &packet, NOW + Duration::from_millis(900)));
-    see(&mut flights, remote(2), &packet, NOW + Duration::from_millis(1100));
+    assert!(process(&mut flights, remote(1), &packet, NOW + Duration::from_millis(900)));
+    process(&mut flights, remote(2), &packet, NOW + Duration::from_millis(1100));
     assert_ne!(take(&mut flights, 1), FirstFlight::Unknown);
 }
 
@@ -219,7 +224,7 @@ fn rfc9000_17_2_5_2_after_a_retry_a_flight_is_found_by_its_token() {
     let hello = hello(100);
     let first = datagram(&ID, b"", 0, crypto_frame(0, &hello));
     let after_retry = datagram(&[7; 8], b"token", 1, crypto_frame(0, &hello));
-    assert!(see(&mut flights, remote(1), &first, NOW));
+    assert!(process(&mut flights, remote(1), &first, NOW));
     assert_eq!(take_with_token(&mut flights, 1), FirstFlight::Unknown);
     assert_eq!(
         flights.process_datagram(remote(1), &after_retry, NOW),
@@ -229,13 +234,13 @@ fn rfc9000_17_2_5_2_after_a_retry_a_flight_is_found_by_its_token() {
     assert_eq!(take_with_token(&mut flights, 1), whole(&hello, b"token"));
     assert_eq!(take_with_token(&mut flights, 1), FirstFlight::Unknown);
     let long = datagram(&[8; 8], &[1; 300], 1, crypto_frame(0, &hello));
-    assert!(see(&mut flights, remote(1), &long, NOW));
+    assert!(process(&mut flights, remote(1), &long, NOW));
     assert_eq!(flights.take(remote(1), &ConnectionId::new(&[8; 8])), whole(&hello, b""));
 }
 
 proptest! {
     #[test]
-    fn any_split_over_packets_in_any_order(
+    fn a_client_hello_is_read_from_packets_in_any_order(
         length in 0usize..4000,
         cuts in prop::collection::vec(0usize..4000, 0..8),
         order in any::<u64>(),
@@ -259,13 +264,13 @@ proptest! {
         let last = packets.len() - 1;
         let mut flights = flights();
         for (at, packet) in packets.iter().enumerate() {
-            prop_assert_eq!(see(&mut flights, remote(1), packet, NOW), at == last);
+            prop_assert_eq!(process(&mut flights, remote(1), packet, NOW), at == last);
         }
         prop_assert_eq!(take(&mut flights, 1), whole(&hello, b""));
     }
 
     #[test]
-    fn whatever_comes_nothing_panics_and_little_is_kept(
+    fn any_datagrams_are_processed_within_the_limits_without_panic(
         datagrams in prop::collection::vec(
             (0u16..3, any::<bool>(), prop::collection::vec(any::<u8>(), 0..60)), 0..20,
         ),
@@ -277,7 +282,7 @@ proptest! {
                 true => datagram(&ID, &bytes[..bytes.len() / 2], 0, bytes.clone()),
                 false => [&[0xc0, 0, 0, 0, 1][..], &bytes, &[0; 1200]].concat(),
             };
-            see(&mut flights, remote(port), &packet, NOW);
+            process(&mut flights, remote(port), &packet, NOW);
             prop_assert!(flights.len() <= 2 && flights.order.len() <= 4);
         }
     }

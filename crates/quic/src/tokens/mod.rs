@@ -67,7 +67,7 @@ impl Inner {
     fn open(&self, sealed: &[u8], nonce: &[u8]) -> Option<(Option<TokenSerial>, Vec<u8>)> {
         let (content, zone) = self.keys.open_token(sealed, nonce, (self.clock)())?;
         let (&kind, content) = content.split_first()?;
-        if kind == PLAIN {
+        if kind == WITHOUT_SERIAL {
             return Some((None, content.to_vec()));
         }
         let (issuer, content) = content.split_first_chunk()?;
@@ -82,10 +82,10 @@ impl Inner {
     fn seal(&self, payload: &[u8], nonce: &[u8]) -> Vec<u8> {
         let mut content = Vec::with_capacity(1 + 16 + payload.len());
         // A Retry token is bound to one handshake and needs no serial.
-        if payload.first() == Some(&OF_RETRY) {
-            content.push(PLAIN);
+        if payload.first() == Some(&RETRY_PAYLOAD) {
+            content.push(WITHOUT_SERIAL);
         } else {
-            content.push(NUMBERED);
+            content.push(WITH_SERIAL);
             content.extend_from_slice(&self.issuer.to_be_bytes());
             let number = self.issued.fetch_add(1, Ordering::Relaxed);
             content.extend_from_slice(&number.to_be_bytes());
@@ -134,16 +134,17 @@ thread_local! {
 }
 
 /// Returns the serial of the token with this nonce, if it was the last one opened.
-fn opened(nonce: u128) -> Option<TokenSerial> {
+fn last_opened(nonce: u128) -> Option<TokenSerial> {
     OPENED.take().filter(|(opened, _)| *opened == nonce).map(|(_, serial)| serial)
 }
 
 /// Length of quinn's nonce at the end of a token.
 const NONCE: usize = 16;
 /// First byte of the payload that quinn seals for a Retry.
-const OF_RETRY: u8 = 0;
-const PLAIN: u8 = 0;
-const NUMBERED: u8 = 1;
+const RETRY_PAYLOAD: u8 = 0;
+/// First byte of the sealed content: whether a serial follows.
+const WITHOUT_SERIAL: u8 = 0;
+const WITH_SERIAL: u8 = 1;
 
 #[cfg(test)]
 mod tests;

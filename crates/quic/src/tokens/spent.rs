@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use firstflight_tickets::UnixTime;
 use quinn_proto::{TokenLog, TokenReuseError};
 
-use super::{TokenSerial, opened};
+use super::{TokenSerial, last_opened};
 
 /// The NEW_TOKEN tokens that this process has accepted. Each is accepted once (RFC 9000 section
 /// 8.1.4). Exact: one bit per issued token, in blocks of 32,768, also for tokens of other processes.
@@ -25,7 +25,7 @@ pub struct SpentTokens {
 
 struct Blocks {
     limit: usize,
-    /// By issuer, and number divided by the size of a block.
+    /// By issuer, and serial number divided by the size of a block.
     known: HashMap<(u64, u64), Block>,
 }
 
@@ -36,7 +36,7 @@ struct Block {
 }
 
 impl SpentTokens {
-    /// Creates a log of at most so many bytes, but at least one block.
+    /// Creates a log of at most `bytes` bytes, but at least one block.
     pub fn new(bytes: usize, clock: fn() -> UnixTime) -> Self {
         let limit = (bytes / (WORDS * 8)).max(1);
         Self { clock, blocks: Mutex::new(Blocks { limit, known: HashMap::new() }) }
@@ -72,8 +72,8 @@ impl Blocks {
                 return None;
             }
         }
-        let fresh = || Block { bits: Box::new([0; WORDS]), until: now };
-        Some(self.known.entry(key).or_insert_with(fresh))
+        let new_block = || Block { bits: Box::new([0; WORDS]), until: now };
+        Some(self.known.entry(key).or_insert_with(new_block))
     }
 }
 
@@ -84,7 +84,7 @@ impl TokenLog for SpentTokens {
         issued: SystemTime,
         lifetime: Duration,
     ) -> Result<(), TokenReuseError> {
-        let serial = opened(nonce).ok_or(TokenReuseError)?;
+        let serial = last_opened(nonce).ok_or(TokenReuseError)?;
         // Times are in whole seconds: a token is spent for a second longer than it lives.
         let until = UnixTime(UnixTime::from(issued).after(lifetime).0.saturating_add(1));
         if self.spend(serial, until) { Ok(()) } else { Err(TokenReuseError) }
@@ -97,5 +97,6 @@ impl fmt::Debug for SpentTokens {
     }
 }
 
+/// Number of tokens of a block.
 const BLOCK: u64 = 32_768;
 const WORDS: usize = BLOCK as usize / 64;

@@ -163,7 +163,7 @@ fn a_full_log_accepts_no_new_blocks_and_forgets_no_live_tokens() {
 
 proptest! {
     #[test]
-    fn each_serial_counts_once(
+    fn each_serial_is_spent_once(
         spends in prop::collection::vec((0u64..3, prop_oneof![0u64..100, 32_700u64..32_900]), 0..300),
     ) {
         let log = SpentTokens::new(1 << 20, now);

@@ -9,8 +9,8 @@ use quinn_proto::{Dir, TransportConfig};
 
 use crate::support::{Admission, Setup};
 
-/// What a server sends at once, of as much as one could wish, to a client whose address is known.
-fn first_flight(controller: impl ControllerFactory + Send + Sync + 'static, mtu: u16) -> u64 {
+/// How many bytes a server with much to send sends at once to a client whose address is validated.
+fn first_burst(controller: impl ControllerFactory + Send + Sync + 'static, mtu: u16) -> u64 {
     let setup = Setup::default();
     let remembered = setup.remembered();
     let mut pair = setup.pair();
@@ -44,16 +44,16 @@ fn first_flight(controller: impl ControllerFactory + Send + Sync + 'static, mtu:
 #[test]
 fn rfc9002_7_7_the_first_burst_is_the_initial_window() {
     for mtu in [1200, 1350, 1452] {
-        let sent = first_flight(Burst::default(), mtu);
+        let sent = first_burst(Burst::default(), mtu);
         assert!(sent > 14_720 - 2 * u64::from(mtu), "{sent} bytes at {mtu}");
         assert!(sent < 14_720, "{sent} bytes at {mtu}");
     }
 }
 
 #[test]
-fn without_it_the_pacer_lets_ten_of_the_smallest_through() {
+fn without_burst_the_pacer_sends_ten_of_the_smallest_datagrams() {
     let mut cubic = CubicConfig::default();
     cubic.initial_window(14_720);
-    let sent = first_flight(cubic, 1200);
-    assert!(sent <= 12_000, "{sent} bytes, so the burst is needed no more");
+    let sent = first_burst(cubic, 1200);
+    assert!(sent <= 12_000, "{sent} bytes, so Burst is no longer needed");
 }

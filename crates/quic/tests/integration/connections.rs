@@ -30,7 +30,7 @@ fn version_negotiation() {
     let (now, address) = (std::time::Instant::now(), "[::2]:7890".parse().unwrap());
     let config = Setup::default().server_config(Setup::default().server());
     let mut server = Endpoint::new(endpoint_config(), Some(config), true, None);
-    // RFC 9000 section 6.3: a version that is reserved.
+    // A reserved version (RFC 9000 section 6.3).
     let mut packet = vec![0x80, 0x0a, 0x1a, 0x2a, 0x3a, 4, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0];
     packet.resize(1200, 0);
     let mut buffer = Vec::new();
@@ -79,7 +79,7 @@ fn a_retry_that_is_not_the_servers_is_ignored() {
     let mut pair = setup.pair();
     let started = pair.start(Remembered::default());
     pair.exchange();
-    // The client's id, as its first packet has it, in a Retry with a tag that is wrong.
+    // A Retry with the client's connection id, from its first packet, and a wrong tag.
     let (_, first) = &pair.wire[0];
     let dst_len = usize::from(first[5]);
     let src = &first[6 + dst_len..][..usize::from(first[6 + dst_len]) + 1];
@@ -101,9 +101,9 @@ fn export_keying_material() {
     export(pair.server(connected.server).crypto_session(), &mut server).unwrap();
     assert_eq!(client, server);
     assert_ne!(client, [0; 64]);
-    // More than HKDF-Expand gives (RFC 5869 section 2.3).
-    let mut much = vec![0; 255 * 48 + 1];
-    assert!(export(pair.client(connected.client).crypto_session(), &mut much).is_err());
+    // More than the maximum output of HKDF-Expand (RFC 5869 section 2.3).
+    let mut too_long = vec![0; 255 * 48 + 1];
+    assert!(export(pair.client(connected.client).crypto_session(), &mut too_long).is_err());
 }
 
 fn crypto_alert(error: &ConnectionError) -> Option<u64> {
@@ -125,7 +125,7 @@ fn reject_self_signed_server_cert() {
         panic!("{:?}", pair.client.lost);
     };
     assert!(error.reason.contains("not accepted"), "{}", error.reason);
-    // unknown_ca or bad_certificate, told to the server as well.
+    // unknown_ca or bad_certificate, which is also sent to the server.
     assert_eq!(crypto_alert(&pair.client.lost[0]), crypto_alert(&pair.server.lost[0]));
 }
 
@@ -133,7 +133,7 @@ fn reject_self_signed_server_cert() {
 fn server_hostname_mismatch() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), &crate::support::pem().0).unwrap();
-    for (host, believed) in [("localhost", true), ("elsewhere.example", false)] {
+    for (host, trusted) in [("localhost", true), ("elsewhere.example", false)] {
         let setup = Setup { trust: Trust::File(file.path().to_owned()), ..Setup::default() };
         let mut pair = setup.pair();
         let (crypto, _, _) = setup.client().for_connection(host, Remembered::default()).unwrap();
@@ -143,7 +143,7 @@ fn server_hostname_mismatch() {
             pair.client.endpoint.connect(pair.now, config.clone(), at, host).unwrap();
         pair.client.connections.insert(handle, connection);
         pair.drive();
-        assert_eq!(pair.client.has_event(handle, "Connected"), believed, "{host}");
+        assert_eq!(pair.client.has_event(handle, "Connected"), trusted, "{host}");
         // The certificate is checked against the first host, so no other may be named.
         let other = pair.client.endpoint.connect(pair.now, config, at, "other.example");
         assert!(matches!(other, Err(ConnectError::InvalidServerName(_))));
@@ -152,7 +152,7 @@ fn server_hostname_mismatch() {
 
 #[test]
 fn alpn() {
-    let of = |server: &[&[u8]], client: &[&[u8]]| {
+    let negotiate = |server: &[&[u8]], client: &[&[u8]]| {
         let names = |names: &[&[u8]]| names.iter().map(|name| name.to_vec()).collect::<Vec<_>>();
         let setup =
             Setup { server_alpn: names(server), client_alpn: names(client), ..Setup::default() };
@@ -164,10 +164,11 @@ fn alpn() {
             false => Err(crypto_alert(&pair.client.lost[0]).unwrap()),
         }
     };
-    assert_eq!(of(&[b"foo", b"bar", b"baz"], &[b"bar", b"quux", b"corge"]), Ok(b"bar".to_vec()));
+    let negotiated = negotiate(&[b"foo", b"bar", b"baz"], &[b"bar", b"quux", b"corge"]);
+    assert_eq!(negotiated, Ok(b"bar".to_vec()));
     // no_application_protocol, RFC 9001 section 8.1.
-    assert_eq!(of(&[], &[b"foo"]), Err(0x78));
-    assert_eq!(of(&[b"foo"], &[b"bar"]), Err(0x78));
+    assert_eq!(negotiate(&[], &[b"foo"]), Err(0x78));
+    assert_eq!(negotiate(&[b"foo"], &[b"bar"]), Err(0x78));
     let unset = firstflight_quic::ClientCrypto::new(ConnectorConfig::new(Trust::Anyone));
     assert!(matches!(unset, Err(TlsError::Setup { .. })));
 }
@@ -294,7 +295,7 @@ fn instant_close_by_either_side() {
         }
         pair.close(started.client);
         pair.drive();
-        // RFC 9000 section 10.2.3: what the application says stays out of Initial packets.
+        // The application's code and reason are not sent in Initial packets (RFC 9000 section 10.2.3).
         let [ConnectionError::ConnectionClosed(close)] = &pair.server.lost[..] else {
             panic!("{:?}", pair.server.lost);
         };

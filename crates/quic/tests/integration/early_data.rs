@@ -13,7 +13,7 @@ use firstflight_tls::{
 use crate::support::{Admission, Opens, Pair, Setup, facts, resuming};
 
 #[test]
-fn a_full_handshake_brings_its_tickets() {
+fn a_full_handshake_yields_two_tickets_for_early_data() {
     let setup = Setup::default();
     let mut pair = setup.pair();
     let connected = pair.connect(Remembered::default());
@@ -51,11 +51,11 @@ fn rfc9001_4_6_early_data_arrives_before_the_handshake_is_complete() {
     assert_eq!(seen.early_data, EarlyData::Accepted);
     assert!(seen.resumed && seen.complete);
     assert_eq!(facts(pair.server(connected.server)).early_data, EarlyData::Accepted);
-    assert_eq!(connected.inbox.take_resumptions().len(), 1, "in place of the one that was used");
+    assert_eq!(connected.inbox.take_resumptions().len(), 1, "in place of the used ticket");
 }
 
-/// A client whose address is validated gets a second ticket after its Finished, since with its first
-/// one comes an address token at once.
+/// A client whose address is validated gets a second ticket after its Finished, since an address token
+/// accompanies the first ticket.
 #[test]
 fn rfc8446_4_6_1_tickets_come_before_or_after_the_finished() {
     let setup = Setup::default();
@@ -88,12 +88,12 @@ fn rfc8446_4_6_1_tickets_come_before_or_after_the_finished() {
 }
 
 #[test]
-fn refused_by_the_judge_it_arrives_once_and_late() {
+fn early_data_that_the_judge_refuses_arrives_only_when_sent_again() {
     let setup = Setup::default();
     let remembered = setup.remembered();
     let mut pair = setup.pair();
-    let asked = Arc::new(AtomicUsize::new(0));
-    let (count, crypto, made) = (asked.clone(), pair.crypto.clone(), setup.clone());
+    let calls = Arc::new(AtomicUsize::new(0));
+    let (count, crypto, made) = (calls.clone(), pair.crypto.clone(), setup.clone());
     pair.policy = Box::new(move |_| {
         let count = count.clone();
         let judged = crypto.for_connection(
@@ -115,7 +115,7 @@ fn refused_by_the_judge_it_arrives_once_and_late() {
     let connected = pair.connected(started);
     assert!(pair.received(connected.server).is_empty());
     pair.drive();
-    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
     assert!(!pair.client(connected.client).accepted_0rtt());
     assert_eq!(facts(pair.client(connected.client)).early_data, EarlyData::Refused);
     let seen = facts(pair.server(connected.server));
@@ -127,14 +127,14 @@ fn refused_by_the_judge_it_arrives_once_and_late() {
     pair.send(connected.client, b"again");
     pair.drive();
     assert_eq!(pair.received(connected.server), [b"again"]);
-    // Its tickets allow early data next time.
+    // The new tickets allow early data on the next connection.
     let next = connected.inbox.take_resumptions().pop().unwrap();
     pair.judge(true);
     let next = pair.connect(resuming(next));
     assert!(pair.client(next.client).accepted_0rtt());
 }
 
-/// Sends early data with what is remembered to a server of this setup, which must refuse it; gives
+/// Sends early data with what is remembered to a server of this setup, which must refuse it. Returns
 /// the server's reason, and whether the session was resumed.
 fn refused_by(server: &Setup, client: &Setup, remembered: Remembered) -> (EarlyDataReason, bool) {
     let mut pair = Pair::with_server(client.clone(), server.server());
@@ -155,17 +155,17 @@ fn refused_by(server: &Setup, client: &Setup, remembered: Remembered) -> (EarlyD
     pair.send(connected.client, b"again");
     pair.drive();
     assert_eq!(pair.received(connected.server), [b"again"]);
-    // What it brings along allows early data again, as far as this server ever does.
+    // The new ticket allows early data again, if this server accepts any.
     let next = connected.inbox.take_resumptions().pop().expect("a ticket");
-    let may = matches!(server.opens, Opens::Plainly) && server.server_groups.is_none();
+    let may_accept = matches!(server.opens, Opens::Plainly) && server.server_groups.is_none();
     let next = pair.connect(resuming(next));
-    assert_eq!(pair.client(next.client).accepted_0rtt(), may);
+    assert_eq!(pair.client(next.client).accepted_0rtt(), may_accept);
     let seen = facts(pair.server(connected.server));
     (seen.early_data_reason, seen.resumed)
 }
 
 #[test]
-fn rfc9001_4_6_2_refused_and_yet_connected() {
+fn rfc9001_4_6_2_a_connection_succeeds_without_its_refused_early_data() {
     let setup = Setup::default();
     let refused = |server: &Setup| refused_by(server, &setup, setup.remembered());
     let other_keys = Setup { sealer_key: 2, ..Setup::default() };
@@ -179,12 +179,12 @@ fn rfc9001_4_6_2_refused_and_yet_connected() {
     assert_eq!(other_group, (EarlyDataReason::HelloRetryRequest, true));
 }
 
-/// A sealer whose tickets others use in the moment between reading and use.
+/// A sealer whose tickets other connections use up between `open` and `use_up`.
 #[derive(Debug)]
 struct TooLate {
-    /// For the first so many tickets.
+    /// How many calls of `use_up` return `outcome`.
     times: AtomicUsize,
-    why: TicketUse,
+    outcome: TicketUse,
 }
 
 impl TicketSealer for TooLate {
@@ -206,14 +206,14 @@ impl TicketSealer for TooLate {
 
     fn use_up(&self, _: &[u8]) -> TicketUse {
         let late = self.times.fetch_update(SeqCst, SeqCst, |times| times.checked_sub(1)).is_ok();
-        if late { self.why } else { TicketUse::First }
+        if late { self.outcome } else { TicketUse::First }
     }
 }
 
 #[test]
 fn a_ticket_that_another_connection_has_used_meanwhile_costs_a_full_handshake() {
     let setup = Setup::default();
-    let sealer = TooLate { times: AtomicUsize::new(1), why: TicketUse::Again };
+    let sealer = TooLate { times: AtomicUsize::new(1), outcome: TicketUse::Again };
     let late = Setup { sealer: Some(Arc::new(sealer)), ..Setup::default() };
     let refused = refused_by(&late, &setup, setup.remembered());
     assert_eq!(refused, (EarlyDataReason::TicketUsed, false));
@@ -222,8 +222,8 @@ fn a_ticket_that_another_connection_has_used_meanwhile_costs_a_full_handshake() 
 #[test]
 fn keys_that_are_handed_over_meanwhile_are_requested_again() {
     let setup = Setup::default();
-    // They come back before the second attempt.
-    let sealer = TooLate { times: AtomicUsize::new(1), why: TicketUse::HandedOver };
+    // The keys are back before the second attempt.
+    let sealer = TooLate { times: AtomicUsize::new(1), outcome: TicketUse::HandedOver };
     let back = Setup { sealer: Some(Arc::new(sealer)), ..Setup::default() };
     let remembered = setup.remembered();
     let mut pair = Pair::with_server(setup, back.server());
@@ -232,7 +232,7 @@ fn keys_that_are_handed_over_meanwhile_are_requested_again() {
 }
 
 #[test]
-fn rfc8446_8_3_an_age_that_does_not_fit_is_refused() {
+fn rfc8446_8_3_early_data_with_a_wrong_ticket_age_is_refused() {
     let setup = Setup::default();
     let mut found = setup.resumption();
     found.session = found.session.issued_earlier(100).unwrap();
@@ -251,7 +251,7 @@ fn rfc9000_7_4_1_a_server_with_other_limits_refuses() {
 }
 
 #[test]
-fn rfc8446_4_2_10_another_protocol_refuses() {
+fn rfc8446_4_2_10_early_data_of_another_protocol_is_refused() {
     let alpn = || vec![b"test".to_vec(), b"other".to_vec()];
     let client = Setup { client_alpn: alpn(), ..Setup::default() };
     let server = Setup { server_alpn: vec![b"other".to_vec()], ..Setup::default() };
@@ -260,7 +260,7 @@ fn rfc8446_4_2_10_another_protocol_refuses() {
 }
 
 #[test]
-fn any_server_with_the_ring_accepts() {
+fn any_server_with_the_ticket_keys_accepts_early_data() {
     let setup = Setup::default();
     let remembered = setup.remembered();
     // A pair has a ServerCrypto of its own.
@@ -270,7 +270,7 @@ fn any_server_with_the_ring_accepts() {
 }
 
 #[test]
-fn without_a_judge_it_is_refused() {
+fn without_a_judge_early_data_is_refused() {
     let setup = Setup::default();
     let remembered = setup.remembered();
     let mut pair = setup.pair();
@@ -283,28 +283,28 @@ fn without_a_judge_it_is_refused() {
 }
 
 #[test]
-fn a_session_that_was_fetched_is_resumed_and_its_early_data_judged() {
+fn a_session_that_was_looked_up_is_resumed_and_its_early_data_judged() {
     // The ticket was sealed plainly, and a copy of its session kept.
     let plain = Setup::default();
     let setup = Setup { opens: Opens::Elsewhere, ..plain.clone() };
-    for response in [true, false] {
+    for accepts in [true, false] {
         let remembered = plain.remembered();
         let sealed = plain.sealed.lock().unwrap().last().cloned().unwrap();
         let mut pair = setup.pair();
         let (crypto, made) = (pair.crypto.clone(), setup.clone());
         pair.policy = Box::new(move |_| {
             let session = Some(OpenedTicket::Session(sealed.clone()));
-            let judged = crypto.for_connection(Box::new(move |_| response), session);
+            let judged = crypto.for_connection(Box::new(move |_| accepts), session);
             Admission::Accept(made.server_config(judged))
         });
         let connected = pair.connect(remembered);
-        assert_eq!(pair.client(connected.client).accepted_0rtt(), response);
+        assert_eq!(pair.client(connected.client).accepted_0rtt(), accepts);
         assert!(facts(pair.server(connected.server)).resumed);
     }
 }
 
 #[test]
-fn early_data_is_offered_only_if_requested_and_a_ticket_once() {
+fn early_data_is_offered_only_if_requested_and_a_ticket_used_once() {
     let setup = Setup::default();
     let mut remembered = setup.remembered();
     remembered.early_data = false;
@@ -321,7 +321,7 @@ fn early_data_is_offered_only_if_requested_and_a_ticket_once() {
 }
 
 #[test]
-fn a_token_is_used_once_and_new_ones_are_kept() {
+fn a_token_is_used_once_and_new_tokens_are_kept() {
     let token = Bytes::from_static(b"a token");
     let remembered = Remembered { token: Some(token.clone()), ..Remembered::default() };
     let (_, tokens, inbox) =
@@ -335,7 +335,7 @@ fn a_token_is_used_once_and_new_ones_are_kept() {
 }
 
 #[test]
-fn of_the_tokens_that_a_server_sends_the_newest_4_are_kept() {
+fn the_newest_4_tokens_of_a_server_are_kept() {
     let setup = Setup::default();
     let (_, tokens, inbox) =
         setup.client().for_connection("localhost", Remembered::default()).unwrap();
@@ -343,11 +343,11 @@ fn of_the_tokens_that_a_server_sends_the_newest_4_are_kept() {
         tokens.insert("localhost", Bytes::from(vec![number]));
     }
     assert_eq!(inbox.take_tokens(), (96..100).map(|number| vec![number]).collect::<Vec<_>>());
-    assert!(!inbox.has_both());
+    assert!(!inbox.has_ticket_and_token());
 }
 
 #[test]
-fn damaged_transport_parameters_are_told_at_once() {
+fn damaged_transport_parameters_fail_before_connecting() {
     let setup = Setup::default();
     let mut found = setup.resumption();
     found.transport_parameters = Bytes::from_static(&[0x04, 0x09, 0x00]);
@@ -356,7 +356,7 @@ fn damaged_transport_parameters_are_told_at_once() {
 }
 
 #[test]
-fn a_session_of_tls_over_tcp_resumes_nothing_here() {
+fn a_session_of_tls_over_tcp_does_not_resume_over_quic() {
     let setup = Setup::default();
     let mut found = setup.resumption();
     found.session = crate::support::tcp::session(&setup);

@@ -1,5 +1,5 @@
-//! First flights read beside quinn: what is previewed is what TLS judges, and what is not is not
-//! accepted.
+//! First flights are read before quinn reads them: TLS submits the previewed ClientHello to the judge,
+//! and early data without a preview is not accepted.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,17 +13,17 @@ use quinn_proto::ConnectionId;
 
 use crate::support::{Admission, Pair, Setup, facts};
 
-/// Reads each datagram before quinn has it, and lets TLS accept the early data that it has
-/// previewed.
+/// Reads each datagram before quinn does, and accepts only the early data that it has previewed.
 struct PreviewingServer {
     flights: Arc<Mutex<FirstFlights>>,
-    /// The client randoms that were previewed, and the ones that TLS submitted.
+    /// The client randoms that were previewed.
     previewed: Arc<Mutex<Vec<[u8; 32]>>>,
+    /// The client randoms that TLS submitted to the judge.
     judged: Arc<Mutex<Vec<[u8; 32]>>>,
 }
 
 impl PreviewingServer {
-    /// Before `pair`'s server, which sends a Retry first if it is to.
+    /// Installs the reader before `pair`'s server. `retry`: whether the server sends a Retry first.
     fn install(pair: &mut Pair, retry: bool) -> Self {
         let flights = FirstFlights::new(FirstFlightsLimits::default());
         let flights = Arc::new(Mutex::new(flights));
@@ -57,9 +57,9 @@ impl PreviewingServer {
             assert_eq!(token.is_empty(), incoming.may_retry());
             let mut session = None;
             let mut preview = crypto.preview(&client_hello, None).unwrap();
-            if let FirstFlightPreview::NeedsSession(words) = &preview {
-                // Where the words are the ticket: a byte, and the session.
-                session = Some(OpenedTicket::Session(words[1..].to_vec()));
+            if let FirstFlightPreview::NeedsSession(key) = &preview {
+                // The key is the ticket: one byte, then the session.
+                session = Some(OpenedTicket::Session(key[1..].to_vec()));
                 preview = crypto.preview(&client_hello, session.clone()).unwrap();
             }
             let expected = match preview {
@@ -86,7 +86,7 @@ impl PreviewingServer {
     }
 }
 
-/// Whose ClientHello takes two datagrams, or one.
+/// A client whose ClientHello takes two datagrams if `post_quantum`, else one.
 fn setup(post_quantum: bool) -> Setup {
     let mut setup = Setup::default();
     if !post_quantum {
@@ -97,7 +97,7 @@ fn setup(post_quantum: bool) -> Setup {
 }
 
 #[test]
-fn what_was_previewed_is_what_tls_judges() {
+fn the_judge_gets_the_previewed_client_hello() {
     for opens in [crate::support::Opens::Plainly, crate::support::Opens::Elsewhere] {
         for post_quantum in [true, false] {
             for retry in [false, true] {
@@ -147,7 +147,7 @@ fn client_hello(pair: &mut Pair, remembered: Remembered) -> (Vec<u8>, Connection
 }
 
 #[test]
-fn another_client_hello_than_quinn_reads_is_not_accepted() {
+fn early_data_is_refused_if_another_client_hello_was_previewed() {
     let setup = setup(false);
     let (attacked, attackers) = (setup.remembered(), setup.remembered());
     let (forged, _) = client_hello(&mut setup.pair(), attackers);
@@ -155,8 +155,8 @@ fn another_client_hello_than_quinn_reads_is_not_accepted() {
     let previewing = PreviewingServer::install(&mut pair, false);
     let started = pair.start(attacked);
     pair.send(started.client, b"early");
-    // The attacker's packet is ahead of the client's, and quinn loses it: it would be one of the
-    // wrong length or checksum for one of the two readers.
+    // Only the preview reads the attacker's packet, ahead of the client's: as if quinn had rejected
+    // its length or checksum.
     let (flights, client) = (previewing.flights.clone(), pair.client.address);
     pair.losses = Box::new(move |from_client, datagram| {
         if from_client && datagram[0] & 0xb0 == 0x80 {
@@ -172,7 +172,7 @@ fn another_client_hello_than_quinn_reads_is_not_accepted() {
     pair.drive();
     let connected = pair.connected(started);
     let seen = facts(pair.server(connected.server));
-    assert_eq!(previewing.previewed().len(), 1, "the attacker's was previewed");
+    assert_eq!(previewing.previewed().len(), 1, "the attacker's ClientHello was previewed");
     assert_ne!(previewing.previewed()[0], seen.client_random);
     assert_eq!(previewing.judged(), [seen.client_random]);
     assert_eq!(seen.early_data, EarlyData::Refused);
@@ -180,7 +180,7 @@ fn another_client_hello_than_quinn_reads_is_not_accepted() {
 }
 
 #[test]
-fn what_both_readers_take_from_a_forged_packet_ends_without_early_data() {
+fn a_forged_packet_that_both_readers_accept_yields_no_early_data() {
     let setup = setup(false);
     let (forged, _) = client_hello(&mut setup.pair(), setup.remembered());
     for cut in [4, 20, 38, 60, 200, forged.len()] {
@@ -205,8 +205,8 @@ fn what_both_readers_take_from_a_forged_packet_ends_without_early_data() {
         pair.server.inbound.push_front((at, packet));
         pair.drive();
         let server = *pair.accepted.last().expect("an accepted connection");
-        // Either TLS fails over the mixture, or it is the whole forged flight: then the early data
-        // of the other client does not open.
+        // Either TLS rejects the mixed ClientHello, or it is the complete forged one: then the early
+        // data of the other client does not decrypt.
         assert!(pair.received(server).is_empty(), "{cut} bytes");
         for judged in previewing.judged() {
             assert!(previewing.previewed().contains(&judged), "{cut} bytes");

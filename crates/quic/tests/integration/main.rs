@@ -1,4 +1,4 @@
-//! QUIC on BoringSSL: sessions without packets, and endpoints joined by a simulated wire.
+//! QUIC on BoringSSL: sessions without packets, and endpoints joined by a simulated link.
 
 mod burst;
 mod connections;

@@ -1,4 +1,4 @@
-//! A preview says what then happens.
+//! A preview agrees with the connection that follows.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,15 +19,15 @@ fn early_data(preview: FirstFlightPreview) -> Option<Handshake> {
 
 /// The facts that a judge gets when this ClientHello arrives, or `None` if it is not called.
 fn judged(crypto: &Arc<ServerCrypto>, hello: &[u8]) -> Option<Handshake> {
-    let seen = Arc::new(Mutex::new(None));
-    let keep = Arc::clone(&seen);
+    let judged = Arc::new(Mutex::new(None));
+    let judge_output = Arc::clone(&judged);
     let judge = Box::new(move |facts: &Handshake| {
-        *keep.lock().unwrap() = Some(facts.clone());
+        *judge_output.lock().unwrap() = Some(facts.clone());
         true
     });
     let mut server = server(crypto.for_connection(judge, None));
     let _ = server.read(hello);
-    seen.lock().unwrap().take()
+    judged.lock().unwrap().take()
 }
 
 fn remembered(setup: &Setup) -> Remembered {
@@ -37,12 +37,12 @@ fn remembered(setup: &Setup) -> Remembered {
 }
 
 #[test]
-fn the_facts_are_those_of_the_connection() {
+fn a_preview_has_the_facts_of_the_connection() {
     let log = Arc::new(KeyLogLines::default());
     let setup = Setup { server_log: Some(log.clone()), ..Setup::default() };
     let mut remembered = remembered(&setup);
     let resumption = remembered.resumption.as_mut().unwrap();
-    // A client says a second less than it reckons.
+    // A client states a ticket age one second below its own calculation.
     resumption.session = resumption.session.issued_earlier(11).unwrap();
     let hello = client_hello(&setup, remembered);
     // Before its first connection, and after it.
@@ -62,7 +62,7 @@ fn the_facts_are_those_of_the_connection() {
 }
 
 #[test]
-fn nothing_to_decide() {
+fn a_preview_is_nothing_if_tls_would_not_accept_early_data() {
     let setup = Setup::default();
     let crypto = setup.server();
     let nothing = |crypto: &ServerCrypto, hello: &[u8]| {
@@ -91,7 +91,7 @@ fn nothing_to_decide() {
 }
 
 #[test]
-fn other_limits_are_seen_once_a_connection_has_shown_ours() {
+fn changed_limits_are_noticed_after_the_first_connection() {
     let setup = Setup::default();
     let before = setup.remembered();
     let hello = client_hello(&setup, before);
@@ -103,16 +103,16 @@ fn other_limits_are_seen_once_a_connection_has_shown_ours() {
 }
 
 #[test]
-fn a_session_that_lies_elsewhere_is_requested() {
+fn a_session_that_is_not_in_the_ticket_is_requested() {
     let plain = Setup::default();
     let elsewhere = Setup { opens: Opens::Elsewhere, ..plain.clone() };
     let hello = client_hello(&plain, remembered(&plain));
     let session = plain.sealed.lock().unwrap().last().cloned().unwrap();
     let crypto = elsewhere.server();
-    let FirstFlightPreview::NeedsSession(words) = crypto.preview(&hello, None).unwrap() else {
+    let FirstFlightPreview::NeedsSession(key) = crypto.preview(&hello, None).unwrap() else {
         panic!("the session is not in the ticket");
     };
-    assert_eq!(words, [&[1][..], &session].concat());
+    assert_eq!(key, [&[1][..], &session].concat());
     let found = Some(OpenedTicket::Session(session));
     assert!(early_data(crypto.preview(&hello, found).unwrap()).is_some());
     let gone = Some(OpenedTicket::Ignored);
@@ -130,7 +130,7 @@ fn case() -> &'static (Vec<u8>, Arc<ServerCrypto>) {
 
 proptest! {
     #[test]
-    fn it_agrees_with_the_connection_whatever_the_client_hello(
+    fn a_preview_agrees_with_the_connection_for_any_client_hello(
         at: proptest::sample::Index,
         flip in prop_oneof![1 => Just(0_u8), 5 => any::<u8>()],
         cut in prop_oneof![5 => Just(None), 1 => any::<proptest::sample::Index>().prop_map(Some)],
@@ -156,7 +156,9 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_previewed(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+    fn any_bytes_are_previewed_without_error(
+        bytes in proptest::collection::vec(any::<u8>(), 0..600),
+    ) {
         prop_assert!(case().1.preview(&bytes, None).is_ok());
     }
 }

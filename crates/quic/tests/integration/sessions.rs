@@ -10,7 +10,7 @@ use quinn_proto::crypto::Session;
 use crate::support::sessions::{DATA, HANDSHAKE, INITIAL, Peer, Peers, client_hello, server};
 use crate::support::{Setup, resuming};
 
-/// The kinds of handshake there are.
+/// The kinds of handshakes.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Full,
@@ -53,7 +53,7 @@ const KINDS: [Kind; 5] = [
 ];
 
 impl Setup {
-    /// What a handshake without packets has left.
+    /// What a client remembers of a handshake without packets.
     fn session_remembered(&self) -> Remembered {
         let mut peers = Peers::new(self, Remembered::default(), true);
         peers.complete();
@@ -80,7 +80,7 @@ fn exported(session: &dyn Session) -> [u8; 40] {
 }
 
 #[test]
-fn all_kinds_of_handshakes_and_suites_come_to_an_end() {
+fn handshakes_of_all_kinds_and_suites_complete() {
     for kind in KINDS {
         let mut peers = kind.peers();
         peers.complete();
@@ -99,7 +99,7 @@ fn all_kinds_of_handshakes_and_suites_come_to_an_end() {
     }
 }
 
-/// It decrypts the first flight, and a connection may last long.
+/// The secret decrypts the first flight, and a connection may last long.
 #[test]
 fn the_secret_of_early_data_is_not_kept() {
     let mut peers = Kind::Early.peers();
@@ -113,7 +113,7 @@ fn the_secret_of_early_data_is_not_kept() {
     assert_done(Kind::Early, &peers);
 }
 
-/// RFC 8446 section 4.6.1, in full length.
+/// A NewSessionTicket message with its header (RFC 8446 section 4.6.1).
 fn new_session_ticket(number: u8) -> Vec<u8> {
     let (lifetime, age_add, nonce) = (3600_u32.to_be_bytes(), [0; 4], [1, number]);
     let fields = [&lifetime[..], &age_add, &nonce, &[0, 32], &[number; 32], &[0, 0]].concat();
@@ -121,7 +121,7 @@ fn new_session_ticket(number: u8) -> Vec<u8> {
 }
 
 #[test]
-fn of_the_tickets_that_a_server_sends_the_newest_16_are_kept() {
+fn the_newest_16_tickets_of_a_server_are_kept() {
     let mut peers = Peers::new(&Setup::default(), Remembered::default(), true);
     peers.complete();
     for number in 0..200 {
@@ -151,7 +151,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_byte_of_any_flight_ends_the_handshake_without_harm(
+    fn a_changed_byte_of_any_flight_fails_the_handshake_with_an_alert(
         kind in proptest::sample::select(&KINDS[..]),
         flight in 0..5_usize,
         at: proptest::sample::Index,
@@ -182,12 +182,12 @@ proptest! {
                 break;
             }
         }
-        // Tickets carry no proof; all else is in the transcript.
+        // Unlike all other messages, tickets are not in the transcript.
         prop_assert!(failed || flight == 4 || !peers.client.complete() || !peers.server.complete());
     }
 
     #[test]
-    fn any_bytes_are_taken_or_refused(
+    fn any_crypto_bytes_are_processed_without_panic(
         kind in proptest::sample::select(&KINDS[..]),
         steps in 0..4_usize,
         to_server: bool,
@@ -233,7 +233,7 @@ fn rfc9001_6_a_key_update_message_is_an_error() {
 fn rfc9001_4_1_3_bytes_at_a_level_that_has_ended_are_an_error() {
     let mut peers = Kind::Full.peers();
     let hello = std::mem::take(&mut peers.client.out[INITIAL]);
-    // One packet with two frames: quinn takes what the session writes only after it.
+    // As for one packet with two frames: quinn collects the session's output only after the packet.
     peers.server.session.read_handshake(&hello).unwrap();
     let more = std::mem::take(&mut peers.client.out[HANDSHAKE]);
     assert!(more.is_empty());
@@ -241,7 +241,7 @@ fn rfc9001_4_1_3_bytes_at_a_level_that_has_ended_are_an_error() {
 }
 
 #[test]
-fn rfc9001_8_1_without_a_common_protocol_there_is_no_connection() {
+fn rfc9001_8_1_a_handshake_without_a_common_protocol_fails() {
     let nothing = Setup { server_alpn: Vec::new(), ..Setup::default() };
     let other = Setup { server_alpn: vec![b"other".to_vec()], ..Setup::default() };
     for setup in [nothing, other] {
@@ -252,7 +252,7 @@ fn rfc9001_8_1_without_a_common_protocol_there_is_no_connection() {
 }
 
 #[test]
-fn an_unknown_certificate_is_refused_with_the_fix() {
+fn the_error_for_an_unknown_certificate_names_the_fix() {
     let setup = Setup { trust: Trust::System, ..Setup::default() };
     let mut peers = Peers::new(&setup, Remembered::default(), true);
     let error = peers.exchange(&mut || usize::MAX).expect_err("a certificate error");
@@ -261,7 +261,7 @@ fn an_unknown_certificate_is_refused_with_the_fix() {
 }
 
 #[test]
-fn only_the_handshake_that_counts_is_in_the_key_log() {
+fn a_discarded_handshake_is_not_in_the_key_log() {
     for (accepts, early_lines) in [(true, 1), (false, 0)] {
         let (log, client_log) =
             (Arc::new(KeyLogLines::default()), Arc::new(KeyLogLines::default()));
@@ -278,19 +278,19 @@ fn only_the_handshake_that_counts_is_in_the_key_log() {
         let early = |line: &&str| line.starts_with("CLIENT_EARLY_TRAFFIC_SECRET ");
         assert_eq!(server.lines().filter(early).count(), early_lines);
         for label in ["CLIENT_HANDSHAKE_TRAFFIC_SECRET", "SERVER_TRAFFIC_SECRET_0"] {
-            let of = |log: &str| {
+            let line_of = |log: &str| {
                 let mut found = log.lines().filter(|line| line.starts_with(label));
                 let line = found.next().map(str::to_owned);
                 assert_eq!(found.next(), None);
                 line.expect("a line")
             };
-            assert_eq!(of(&server), of(&client));
+            assert_eq!(line_of(&server), line_of(&client));
         }
     }
 }
 
 #[test]
-fn a_flight_without_a_client_hello_makes_no_keys() {
+fn an_incomplete_client_hello_yields_no_keys() {
     let setup = Setup::default();
     let mut server: Peer = server(setup.server());
     let hello = client_hello(&setup, Remembered::default());

@@ -43,7 +43,7 @@ pub enum ClaimOutcome {
 pub struct RegisterStatistics {
     /// Current records, including expired ones that are not removed yet.
     pub entries: usize,
-    /// The most records.
+    /// Maximum number of records.
     pub capacity: usize,
     /// Claims won since the start.
     pub won: u64,
@@ -81,19 +81,20 @@ pub struct StrikeRegister {
 pub(crate) struct SnapshotRecord {
     pub(crate) key: ClaimKey,
     pub(crate) barred: bool,
-    /// Remaining lifetime in seconds, at most [`SnapshotRecord::MAX_LIFE_UNITS`].
-    pub(crate) left: u32,
+    /// Remaining lifetime in seconds, at most [`SnapshotRecord::MAX_LIFETIME_SECONDS`].
+    pub(crate) lifetime_seconds: u32,
 }
 
 impl SnapshotRecord {
     /// 31 bits, 68 years. The bit above is the state.
-    pub(crate) const MAX_LIFE_UNITS: u32 = u32::MAX >> 1;
+    pub(crate) const MAX_LIFETIME_SECONDS: u32 = u32::MAX >> 1;
 
     /// The record of a key that was won.
     pub(crate) fn claimed(key: ClaimKey, lifetime: Duration) -> Self {
         let seconds = lifetime.as_secs().saturating_add(u64::from(lifetime.subsec_nanos() > 0));
-        let left = u32::try_from(seconds).unwrap_or(u32::MAX).min(Self::MAX_LIFE_UNITS);
-        Self { key, barred: false, left }
+        let lifetime_seconds =
+            u32::try_from(seconds).unwrap_or(u32::MAX).min(Self::MAX_LIFETIME_SECONDS);
+        Self { key, barred: false, lifetime_seconds }
     }
 }
 
@@ -168,7 +169,7 @@ impl StrikeRegister {
         now: Duration,
         permit: impl FnOnce() -> bool,
     ) -> ClaimOutcome {
-        let (mut shard, hash) = self.locked(key, now);
+        let (mut shard, hash) = self.lock_shard(key, now);
         match shard.find(key, hash).map(|record| record.state()) {
             Some(State::Claimed) => return ClaimOutcome::Lost,
             Some(State::Barred) => return ClaimOutcome::Barred,
@@ -226,7 +227,7 @@ impl StrikeRegister {
         now: Duration,
         end_epoch: impl FnOnce(),
     ) -> ClaimOutcome {
-        let (mut shard, hash) = self.locked(key, now);
+        let (mut shard, hash) = self.lock_shard(key, now);
         if shard.find(key, hash).is_some_and(|record| record.state() == State::Claimed) {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return ClaimOutcome::Lost;
@@ -241,13 +242,13 @@ impl StrikeRegister {
 
     /// Releases a won key, so that it can be won again. Returns whether it was won.
     pub fn release(&self, key: ClaimKey, now: Duration) -> bool {
-        let (mut shard, hash) = self.locked(key, now);
+        let (mut shard, hash) = self.lock_shard(key, now);
         !self.closed.load(Ordering::SeqCst) && shard.release(key, hash)
     }
 
     /// Releases a key that another process has released, also if this register is closed.
     pub(crate) fn restore_release(&self, key: ClaimKey, now: Duration) {
-        let (mut shard, hash) = self.locked(key, now);
+        let (mut shard, hash) = self.lock_shard(key, now);
         shard.release(key, hash);
     }
 
@@ -260,7 +261,7 @@ impl StrikeRegister {
 
     /// Whether `key` is recorded.
     pub fn contains(&self, key: ClaimKey, now: Duration) -> bool {
-        let (mut shard, hash) = self.locked(key, now);
+        let (mut shard, hash) = self.lock_shard(key, now);
         shard.find(key, hash).is_some_and(|record| record.state() != State::Released)
     }
 
@@ -280,21 +281,21 @@ impl StrikeRegister {
     /// [`ClaimOutcome::Closed`].
     pub(crate) fn close(&self, now: Duration) -> Vec<SnapshotRecord> {
         self.closed.store(true, Ordering::SeqCst);
-        let mut held = Vec::with_capacity(self.entries.load(Ordering::Relaxed));
+        let mut snapshot = Vec::with_capacity(self.entries.load(Ordering::Relaxed));
         for shard in &self.shards {
-            let shard = self.advanced(shard, now);
-            let there = shard.records().filter(|record| record.state() != State::Released);
-            held.extend(there.map(|record| {
+            let shard = self.lock_and_expire(shard, now);
+            let live = shard.records().filter(|record| record.state() != State::Released);
+            snapshot.extend(live.map(|record| {
                 SnapshotRecord {
                     key: record.key,
                     barred: record.state() == State::Barred,
-                    left: (record.expires - shard.clock.min(record.expires))
+                    lifetime_seconds: (record.expires - shard.clock.min(record.expires))
                         .saturating_mul(self.unit)
-                        .min(SnapshotRecord::MAX_LIFE_UNITS),
+                        .min(SnapshotRecord::MAX_LIFETIME_SECONDS),
                 }
             }));
         }
-        held
+        snapshot
     }
 
     /// Starts recording again.
@@ -304,31 +305,32 @@ impl StrikeRegister {
 
     /// Restores a record of another process, also if this register is closed. Returns whether there
     /// was room.
-    pub(crate) fn restore(&self, held: &SnapshotRecord, now: Duration) -> bool {
-        let expires =
-            self.units_rounded_up(now.saturating_add(Duration::from_secs(held.left.into())));
-        let (mut shard, hash) = self.locked(held.key, now);
-        let state = if held.barred { State::Barred } else { State::Claimed };
-        if let Some(record) = shard.find(held.key, hash) {
+    pub(crate) fn restore(&self, restored: &SnapshotRecord, now: Duration) -> bool {
+        let expires = self.units_rounded_up(
+            now.saturating_add(Duration::from_secs(restored.lifetime_seconds.into())),
+        );
+        let (mut shard, hash) = self.lock_shard(restored.key, now);
+        let state = if restored.barred { State::Barred } else { State::Claimed };
+        if let Some(record) = shard.find(restored.key, hash) {
             // A key that was won in either process stays won.
-            if !(held.barred && record.state() == State::Claimed) {
+            if !(restored.barred && record.state() == State::Claimed) {
                 record.set_state(state);
             }
             record.extend(expires);
             return true;
         }
-        self.insert(&mut shard, (held.key, hash), state, expires)
+        self.insert(&mut shard, (restored.key, hash), state, expires)
     }
 
     /// Locks the key's shard, expires its records up to `now`, and returns it with the key's hash.
-    fn locked(&self, key: ClaimKey, now: Duration) -> (MutexGuard<'_, Shard>, u32) {
+    fn lock_shard(&self, key: ClaimKey, now: Duration) -> (MutexGuard<'_, Shard>, u32) {
         // As one number, because hashing an array also hashes its length.
         let hash = self.hasher.hash_one(u128::from_ne_bytes(*key.as_bytes()));
         let (high, low) = ((hash >> 32) as usize, hash as u32);
-        (self.advanced(&self.shards[high % self.shards.len()], now), low)
+        (self.lock_and_expire(&self.shards[high % self.shards.len()], now), low)
     }
 
-    fn advanced<'a>(&self, shard: &'a Mutex<Shard>, now: Duration) -> MutexGuard<'a, Shard> {
+    fn lock_and_expire<'a>(&self, shard: &'a Mutex<Shard>, now: Duration) -> MutexGuard<'a, Shard> {
         let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
         let expired = shard.advance(self.units(now));
         if expired > 0 {

@@ -6,49 +6,49 @@ use super::*;
 /// The records of a register with one shard, sorted, and its clock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Records {
-    held: Vec<(ClaimKey, bool, u32)>,
+    entries: Vec<(ClaimKey, bool, u32)>,
     clock: u32,
 }
 
 impl Records {
     /// Makes each record expire at the second that `end` returns, if that is earlier.
     pub(crate) fn shorten(&mut self, end: impl Fn(&ClaimKey) -> u64) {
-        for (key, _, expires) in &mut self.held {
+        for (key, _, expires) in &mut self.entries {
             *expires = (*expires).min(end(key) as u32);
         }
-        self.held.retain(|(_, _, expires)| *expires > self.clock);
+        self.entries.retain(|(_, _, expires)| *expires > self.clock);
     }
 
     /// Makes each barred record expire at `end`, if that is earlier.
     pub(crate) fn shorten_barred(&mut self, end: u64) {
-        for (_, barred, expires) in &mut self.held {
+        for (_, barred, expires) in &mut self.entries {
             *expires = if *barred { (*expires).min(end as u32) } else { *expires };
         }
-        self.held.retain(|(_, _, expires)| *expires > self.clock);
+        self.entries.retain(|(_, _, expires)| *expires > self.clock);
     }
 
     /// Drops the barred records.
     pub(crate) fn drop_barred(&mut self) {
-        self.held.retain(|(_, barred, _)| !barred);
+        self.entries.retain(|(_, barred, _)| !barred);
     }
 }
 
 impl StrikeRegister {
-    /// Its records.
+    /// The register's records.
     pub(crate) fn records(&self) -> Records {
         let shard = self.shards[0].lock().unwrap_or_else(PoisonError::into_inner);
         let barred = |record: &Record| record.state() == State::Barred;
-        let mut held: Vec<_> =
+        let mut entries: Vec<_> =
             shard.records().map(|record| (record.key, barred(record), record.expires)).collect();
-        held.sort_by_key(|(key, ..)| *key.as_bytes());
-        Records { held, clock: shard.clock }
+        entries.sort_by_key(|(key, ..)| *key.as_bytes());
+        Records { entries, clock: shard.clock }
     }
 
     /// Creates a register with these records.
     pub(crate) fn with_records(capacity: usize, records: &Records) -> Self {
         let register = Self::new(capacity);
         let clock = Duration::from_secs(records.clock.into());
-        for (key, barred, expires) in &records.held {
+        for (key, barred, expires) in &records.entries {
             let end = Duration::from_secs((*expires).into());
             register.claim_if(*key, end, clock, || !barred);
         }

@@ -106,12 +106,14 @@ impl Shard {
     /// All records, in arbitrary order.
     pub(super) fn records(&self) -> impl Iterator<Item = &Record> {
         let linked = |first: &Link| {
-            std::iter::successors(self.at(*first), |record| self.at(record.chain_next))
+            std::iter::successors(self.record_at(*first), |record| {
+                self.record_at(record.chain_next)
+            })
         };
         self.chains.iter().flat_map(linked)
     }
 
-    fn at(&self, link: Link) -> Option<&Record> {
+    fn record_at(&self, link: Link) -> Option<&Record> {
         self.slab.get((link as usize).checked_sub(1)?)
     }
 
@@ -165,7 +167,7 @@ impl Shard {
     /// Drops all barred records, and returns their number.
     pub(super) fn drop_barred(&mut self) -> usize {
         let live = self.live;
-        // A full shard gets many claims in vain, so they should be cheap.
+        // A full shard refuses many claims, so a refusal should be cheap.
         if std::mem::take(&mut self.has_barred) {
             for bucket in 0..WHEEL_BUCKETS {
                 self.sweep(bucket, |record| record.state() == State::Barred);
@@ -214,7 +216,7 @@ impl Shard {
         }
     }
 
-    /// A shard has fewer chains than the hash has bits below the state.
+    /// A shard has at most 2^22 chains, so only bits below the state select the chain.
     fn chain_of(&self, hash: u32) -> usize {
         hash as usize & (self.chains.len() - 1)
     }

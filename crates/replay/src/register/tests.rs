@@ -31,7 +31,7 @@ fn rfc8446_8_2_second_claim_of_the_same_hello_loses() {
 }
 
 #[test]
-fn a_barred_key_is_won_by_nobody() {
+fn nobody_can_win_a_barred_key() {
     let register = StrikeRegister::new(10);
     assert_eq!(register.claim_if(key(1), ms(5000), ms(0), || false), ClaimOutcome::Barred);
     assert_eq!(register.claim(key(1), ms(9000), ms(1)), ClaimOutcome::Barred);
@@ -61,7 +61,7 @@ fn a_released_key_can_be_won_again_for_longer() {
 }
 
 #[test]
-fn what_lives_for_days_is_counted_by_a_coarser_unit() {
+fn records_expire_up_to_one_unit_late_never_early() {
     let register = StrikeRegister::with_unit(4, 16);
     let day = 24 * 3600 * 1000;
     assert_eq!(register.claim(key(1), ms(7 * day), ms(0)), ClaimOutcome::Won);
@@ -75,16 +75,17 @@ fn what_lives_for_days_is_counted_by_a_coarser_unit() {
 }
 
 #[test]
-fn a_closed_register_knows_what_it_held_and_takes_nothing_new() {
+fn a_closed_register_keeps_its_records_and_accepts_no_new_ones() {
     let register = StrikeRegister::new(10);
     assert_eq!(register.claim(key(1), ms(5000), ms(0)), ClaimOutcome::Won);
     assert_eq!(register.claim_if(key(2), ms(9000), ms(0), || false), ClaimOutcome::Barred);
     assert_eq!(register.claim(key(3), ms(9000), ms(0)), ClaimOutcome::Won);
     register.release(key(3), ms(0));
-    let mut held = register.close(ms(1000));
-    held.sort_by_key(|held| held.left);
-    let as_held = |n, barred, left| SnapshotRecord { key: key(n), barred, left };
-    assert_eq!(held, [as_held(1, false, 4), as_held(2, true, 8)]);
+    let mut snapshot = register.close(ms(1000));
+    snapshot.sort_by_key(|record| record.lifetime_seconds);
+    let record =
+        |n, barred, lifetime_seconds| SnapshotRecord { key: key(n), barred, lifetime_seconds };
+    assert_eq!(snapshot, [record(1, false, 4), record(2, true, 8)]);
     assert_eq!(register.claim(key(1), ms(5000), ms(1000)), ClaimOutcome::Lost);
     assert_eq!(register.claim(key(3), ms(5000), ms(1000)), ClaimOutcome::Closed);
     assert_eq!(register.claim(key(4), ms(5000), ms(1000)), ClaimOutcome::Closed);
@@ -92,12 +93,15 @@ fn a_closed_register_knows_what_it_held_and_takes_nothing_new() {
     assert_eq!(register.claim(key(4), ms(5000), ms(1000)), ClaimOutcome::Won);
 }
 
-/// A life is rounded up to the register's unit, which must not run into the state above it.
+/// Rounding a lifetime up to the register's unit must not overflow into the state bit above it.
 #[test]
-fn what_is_handed_on_fits_its_place() {
+fn the_longest_lifetime_fits_a_snapshot() {
     let register = StrikeRegister::with_unit(10, 17);
-    let longest =
-        SnapshotRecord { key: key(1), barred: true, left: SnapshotRecord::MAX_LIFE_UNITS };
+    let longest = SnapshotRecord {
+        key: key(1),
+        barred: true,
+        lifetime_seconds: SnapshotRecord::MAX_LIFETIME_SECONDS,
+    };
     for clock in 0..40 {
         assert!(register.restore(&longest, ms(clock * 1000)));
         assert_eq!(register.close(ms(clock * 1000)), [longest]);
@@ -106,13 +110,17 @@ fn what_is_handed_on_fits_its_place() {
 }
 
 #[test]
-fn what_is_taken_over_is_won_if_it_was_won_anywhere() {
+fn a_restored_key_is_won_if_either_process_won_it() {
     let register = StrikeRegister::new(3);
     assert_eq!(register.claim(key(1), ms(2000), ms(0)), ClaimOutcome::Won);
     assert_eq!(register.claim_if(key(2), ms(2000), ms(0), || false), ClaimOutcome::Barred);
-    let held = |n, barred| SnapshotRecord { key: key(n), barred, left: 9 };
-    assert!(register.restore(&held(1, true), ms(0)) && register.restore(&held(2, false), ms(0)));
-    assert!(register.restore(&held(3, true), ms(0)) && !register.restore(&held(4, true), ms(0)));
+    let record = |n, barred| SnapshotRecord { key: key(n), barred, lifetime_seconds: 9 };
+    assert!(
+        register.restore(&record(1, true), ms(0)) && register.restore(&record(2, false), ms(0))
+    );
+    assert!(
+        register.restore(&record(3, true), ms(0)) && !register.restore(&record(4, true), ms(0))
+    );
     let claim = |n| register.claim(key(n), ms(9000), ms(8999));
     assert_eq!(
         (claim(1), claim(2), claim(3)),
@@ -121,7 +129,7 @@ fn what_is_taken_over_is_won_if_it_was_won_anywhere() {
 }
 
 #[test]
-fn full_refuses_new_keys_and_still_knows_old_ones() {
+fn a_full_register_refuses_new_keys_and_keeps_its_records() {
     let register = StrikeRegister::new(2);
     assert_eq!(register.claim(key(1), ms(5000), ms(0)), ClaimOutcome::Won);
     assert_eq!(register.claim(key(2), ms(9000), ms(0)), ClaimOutcome::Won);
@@ -153,7 +161,7 @@ fn barred_records_are_dropped_to_make_room() {
     assert_eq!(drop_for(5), (ClaimOutcome::Full, true));
     assert_eq!(register.statistics().entries, 1);
     assert!(register.contains(key(1), ms(0)) && !register.contains(key(2), ms(0)));
-    // Their places are used again, and all records end when they should.
+    // Their slots are reused, and all records expire when they should.
     for n in 5..8 {
         assert_eq!(register.claim(key(n), ms(5000), ms(0)), ClaimOutcome::Won);
     }
@@ -166,7 +174,7 @@ fn barred_records_are_dropped_to_make_room() {
 }
 
 #[test]
-fn a_lookup_counts_what_it_finds() {
+fn a_recorded_key_counts_as_a_lost_claim() {
     let register = StrikeRegister::new(4);
     assert_eq!(register.claim(key(1), ms(5000), ms(0)), ClaimOutcome::Won);
     assert!(register.is_lost(key(1), ms(0)) && !register.is_lost(key(2), ms(0)));
@@ -229,7 +237,7 @@ fn shards_fill_evenly_and_sum_up_to_the_capacity() {
 }
 
 #[test]
-fn one_claim_of_many_at_once_wins() {
+fn one_of_many_concurrent_claims_wins() {
     let register = StrikeRegister::new(10_000);
     let won = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -256,7 +264,7 @@ proptest! {
         let register = StrikeRegister::new(capacity);
         let mut map: HashMap<u64, (State, u64)> = HashMap::new();
         let mut second = 0;
-        for (n, life, passed, action) in steps {
+        for (n, lifetime, passed, action) in steps {
             second += if passed > 35 { passed * 30 } else { passed / 8 };
             map.retain(|_, (_, expires)| *expires > second);
             let now = ms(second * 1000);
@@ -274,7 +282,7 @@ proptest! {
                 0 => (State::Barred, ClaimOutcome::Barred),
                 _ => (State::Claimed, ClaimOutcome::Won),
             };
-            let expires = second + life.max(1);
+            let expires = second + lifetime.max(1);
             let expected = match map.get(&n).copied() {
                 Some((State::Claimed, _)) => ClaimOutcome::Lost,
                 Some((State::Barred, _)) => ClaimOutcome::Barred,
@@ -285,7 +293,7 @@ proptest! {
                     outcome
                 }
             };
-            let expires_at = ms((second + life) * 1000);
+            let expires_at = ms((second + lifetime) * 1000);
             let claim = register.claim_if(key(n), expires_at, now, || action == 1);
             prop_assert_eq!(claim, expected);
             prop_assert_eq!(register.statistics().entries, map.len());

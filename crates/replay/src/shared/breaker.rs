@@ -23,7 +23,7 @@ enum State {
 }
 
 impl Breaker {
-    /// Consecutive failures that open it.
+    /// Consecutive failures that open the breaker.
     pub const MAX_FAILURES: u32 = 3;
     /// The first wait before a probe.
     pub const MIN_BREAK: Duration = Duration::from_millis(100);
@@ -62,8 +62,8 @@ impl Breaker {
         }
     }
 
-    /// Reports that the store did not reply in time to what was sent at `sent_at`. If that was before
-    /// the last failure, it is the same one: all claims of an exchange fail together.
+    /// Reports that the store did not reply in time to what was sent at `sent_at`. Ignored if that
+    /// was before the last failure: all claims of an exchange fail together and count once.
     pub fn failed(&mut self, sent_at: Duration, now: Duration) {
         if self.last_failure.is_some_and(|last| sent_at < last) {
             return;
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_in_a_row_open_it() {
+    fn consecutive_failures_open_the_breaker() {
         let mut breaker = Breaker::new();
         for _ in 0..10 {
             breaker.failed(ms(0), ms(0));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn one_probe_at_a_time_each_wait_twice_the_last() {
+    fn one_probe_at_a_time_and_the_wait_doubles() {
         let mut breaker = opened_at(ms(0));
         let mut now = ms(0);
         for wait in [100, 200, 400, 800, 1600, 2000, 2000] {
@@ -155,7 +155,7 @@ mod tests {
             now += ms(wait);
             assert_eq!(breaker.next_probe(), Some(now));
             assert!(breaker.may_probe(now), "{wait}");
-            assert!(!breaker.may_probe(now), "{wait}: a second one");
+            assert!(!breaker.may_probe(now), "{wait}: a second probe");
             assert!(breaker.is_open());
             breaker.failed(now, now);
         }
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_closes_it_on_probation() {
+    fn a_reply_closes_the_breaker_on_probation() {
         let mut breaker = opened_at(ms(0));
         assert!(breaker.may_probe(ms(100)));
         breaker.failed(ms(100), ms(100));
@@ -178,7 +178,7 @@ mod tests {
         breaker.succeeded();
         assert!(!breaker.is_open());
         breaker.failed(ms(310), ms(310));
-        assert_eq!(breaker.next_probe(), Some(ms(510)), "where the waits were");
+        assert_eq!(breaker.next_probe(), Some(ms(510)), "the previous wait");
         assert!(breaker.may_probe(ms(510)));
         breaker.succeeded();
         breaker.succeeded();
@@ -188,7 +188,9 @@ mod tests {
     proptest! {
         /// After any sequence of events, a probe is allowed within the longest wait.
         #[test]
-        fn a_dead_store_is_tried_again(steps in prop::collection::vec((0u8..3, 0u64..500), 0..200)) {
+        fn an_unreachable_store_is_probed_again(
+            steps in prop::collection::vec((0u8..3, 0u64..500), 0..200),
+        ) {
             let (mut breaker, mut now) = (Breaker::new(), ms(0));
             for (step, wait) in steps {
                 now += ms(wait);

@@ -31,10 +31,10 @@ use crate::flight::MAX_TICKET_LIFETIME;
 ///   not trust the previous epoch.
 ///
 /// It cannot detect a store that was reset to a snapshot while none of the current nodes ran, nor a
-/// gap between two heartbeats without a trace: a store's clock that was ahead by a record's remaining
-/// lifetime for less than [`Continuity::HEARTBEAT`]; an eviction policy that is set on a full store
-/// before the next heartbeat; a process that is demoted and promoted again within that time and
-/// keeps its connections.
+/// gap between two heartbeats that leaves no trace: a store's clock that was ahead by a record's
+/// remaining lifetime for less than [`Continuity::HEARTBEAT`]; an eviction policy that is set on a
+/// full store before the next heartbeat; a process that is demoted and promoted again within that
+/// time and keeps its connections.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Continuity {
     settings: SharedConfig,
@@ -42,8 +42,9 @@ pub struct Continuity {
     last: Option<LastHeartbeat>,
     /// The latest reading of the last process's clock, on any connection.
     clock: Option<Clock>,
-    /// The latest reading of the store's clock while claims could count.
-    reached: Option<Clock>,
+    /// The furthest reading of the store's clock while it agreed with the node's, so that claims
+    /// could count.
+    furthest_clock: Option<Clock>,
     /// Records from before this time on the store's clock may be missing. Only younger epochs count.
     gap: Option<Duration>,
     /// The last mark that the store confirmed.
@@ -74,30 +75,30 @@ struct LastHeartbeat {
 }
 
 impl Mark {
-    /// Its number.
+    /// The mark's number.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Whether the process has lost the mark, given its clock (`store_time`) and the mark that it
-    /// has now (`there`).
+    /// Whether the process has lost the mark. `current` is the mark that it has now, `store_time`
+    /// its clock.
     pub fn is_lost(
         &self,
         run_id: &str,
         replication_id: &str,
-        there: Option<u64>,
+        current: Option<u64>,
         store_time: Duration,
     ) -> bool {
         self.run_id == run_id
             && self.replication_id == replication_id
-            && there.is_none_or(|there| there < self.number)
+            && current.is_none_or(|current| current < self.number)
             && store_time < self.store_time.saturating_add(Heartbeat::MARK_LIFETIME)
     }
 }
 
 impl LastHeartbeat {
     /// Whether a batch saw the same process and replication history.
-    fn is_of(&self, observed: &StoreObservation) -> bool {
+    fn matches(&self, observed: &StoreObservation) -> bool {
         self.run_id == observed.run_id && self.replication_id == observed.replication_id
     }
 }
@@ -134,7 +135,7 @@ impl Continuity {
 
     /// Creates it without a heartbeat, so nothing counts yet.
     pub fn new(settings: SharedConfig) -> Self {
-        Self { settings, last: None, clock: None, reached: None, gap: None, mark: None }
+        Self { settings, last: None, clock: None, furthest_clock: None, gap: None, mark: None }
     }
 
     /// Reports that the connection of the heartbeats was closed. Nothing counts until the next
@@ -151,8 +152,8 @@ impl Continuity {
 
     /// Processes a heartbeat whose reply came at `now`, and returns what to do.
     pub fn heartbeat(&mut self, observed: &Heartbeat, now: Duration) -> HeartbeatActions {
-        let broken = self.find_break(observed);
-        if broken == Some(DropReason::Offset) || self.may_have_evicted(observed) {
+        let drop_reason = self.drop_reason(observed);
+        if drop_reason == Some(DropReason::Offset) || self.may_have_evicted(observed) {
             self.gap = self.gap.max(Some(observed.store_time));
         }
         // The snapshot is older than the last mark, so an epoch that is younger was written since.
@@ -165,10 +166,10 @@ impl Continuity {
         }
         let write = self.epoch_due(observed, now);
         self.remember(observed, now);
-        if broken.is_some() {
+        if drop_reason.is_some() {
             self.disconnected();
         }
-        HeartbeatActions { write, dropped: broken }
+        HeartbeatActions { write, dropped: drop_reason }
     }
 
     /// Whether claims can count now, according to the heartbeats.
@@ -198,16 +199,16 @@ impl Continuity {
     }
 
     /// Whether a record that a batch has written, or found to be its own, is present for all claims
-    /// that count later. `seen` is that batch's observation, received at `now`.
+    /// that count later. `observed` is that batch's observation, received at `now`.
     ///
-    /// That is so if the batch reached the confirmed master of the heartbeats. It is so even while
-    /// claims do not count (in a recording window, while this node's clock is off, or while records
+    /// The batch must have reached the confirmed master of the heartbeats. The record counts even
+    /// while claims do not (in a recording window, while this node's clock is off, or while records
     /// may be evicted): before claims count again, either a window passes or the record is present.
     ///
     /// # Errors
     /// Returns the reason if the record may be missing.
     pub fn check_record(&self, observed: &StoreObservation, now: Duration) -> Result<(), Unknown> {
-        match self.master(Self::RECORD_TRUST, now)?.is_of(observed) {
+        match self.master(Self::RECORD_TRUST, now)?.matches(observed) {
             true => Ok(()),
             false => Err(Unknown::Absent),
         }
@@ -220,7 +221,7 @@ impl Continuity {
     /// Returns the reason if it does not.
     pub fn check_claims(&self, observed: &StoreObservation, now: Duration) -> Result<(), Unknown> {
         self.status(now)?;
-        if !self.last.as_ref().is_some_and(|last| last.is_of(observed)) {
+        if !self.last.as_ref().is_some_and(|last| last.matches(observed)) {
             return Err(Unknown::Window);
         }
         let behind = |clock: &Clock| observed.store_time + Self::MAX_STEP_BACK < clock.store_time;
@@ -235,7 +236,7 @@ impl Continuity {
     }
 
     /// Why the connection has to be dropped, compared to the previous heartbeat.
-    fn find_break(&self, observed: &Heartbeat) -> Option<DropReason> {
+    fn drop_reason(&self, observed: &Heartbeat) -> Option<DropReason> {
         if observed.role != Role::Master {
             return Some(DropReason::Role);
         }
@@ -252,10 +253,10 @@ impl Continuity {
     }
 
     fn may_have_evicted(&self, observed: &Heartbeat) -> bool {
-        let more = |last: &LastHeartbeat| {
+        let evicted_more = |last: &LastHeartbeat| {
             last.run_id == observed.run_id && observed.evicted_keys > last.evicted_keys
         };
-        observed.may_evict() || self.last.as_ref().is_some_and(more)
+        observed.may_evict() || self.last.as_ref().is_some_and(evicted_more)
     }
 
     /// The last mark that the store confirmed, if the store has lost it.
@@ -281,15 +282,18 @@ impl Continuity {
         observed.store_time.saturating_add(tolerated) < self.expected(clock, observed, now)
     }
 
-    /// Until when flights can be fresh whose records were dropped while the store's clock was ahead.
+    /// The time until which flights can be fresh whose records were dropped while the store's clock
+    /// was ahead.
     fn end_of_step(&self, observed: &Heartbeat, now: Duration) -> Duration {
-        let reached = self.reached.as_ref().map(|clock| self.expected(clock, observed, now));
+        let furthest =
+            self.furthest_clock.as_ref().map(|clock| self.expected(clock, observed, now));
         let near = |end: &Duration| end.saturating_sub(observed.store_time) <= MAX_TICKET_LIFETIME;
-        reached.filter(near).unwrap_or_default().max(observed.store_time)
+        furthest.filter(near).unwrap_or_default().max(observed.store_time)
     }
 
-    /// The least that the store's clock should show. The same process's clock may be slow or stopped.
-    /// Another process's clock is compared to the extrapolated clock of the previous process.
+    /// The earliest time that the store's clock should show. The same process's clock may be slow
+    /// or stopped. Another process's clock is compared to the extrapolated clock of the previous
+    /// process.
     fn expected(&self, clock: &Clock, observed: &Heartbeat, now: Duration) -> Duration {
         match clock.run_id == observed.run_id {
             true => clock.store_time,
@@ -307,12 +311,12 @@ impl Continuity {
             let epoch = Epoch::void(self.settings);
             return (!is_void).then_some(EpochWrite { epoch, lifetime: Epoch::LIFETIME });
         }
-        let of_this_life = |epoch: &Epoch| {
+        let is_current = |epoch: &Epoch| {
             epoch.is_of(&observed.run_id, &observed.replication_id, observed.slots, &self.settings)
         };
-        let counts = observed.epoch.as_ref().is_some_and(of_this_life)
+        let is_valid = observed.epoch.as_ref().is_some_and(is_current)
             && self.is_after_gap(observed.store_time, observed.epoch_age);
-        if counts || !self.is_within_margin(observed) {
+        if is_valid || !self.is_within_margin(observed) {
             return None;
         }
         let epoch = Epoch {
@@ -349,8 +353,10 @@ impl Continuity {
             let clock =
                 Clock { run_id: observed.run_id.clone(), store_time: observed.store_time, at: now };
             let is_further = |old: &Clock| observed.store_time >= self.expected(old, observed, now);
-            if self.is_within_margin(observed) && self.reached.as_ref().is_none_or(is_further) {
-                self.reached = Some(clock.clone());
+            if self.is_within_margin(observed)
+                && self.furthest_clock.as_ref().is_none_or(is_further)
+            {
+                self.furthest_clock = Some(clock.clone());
             }
             let is_ahead = |old: &Clock| {
                 old.run_id != observed.run_id || observed.store_time >= old.store_time

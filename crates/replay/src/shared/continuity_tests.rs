@@ -20,7 +20,8 @@ fn epoch_of(run_id: &str, replication_id: &str) -> Epoch {
     }
 }
 
-/// A healthy store at `at` of both clocks, its epoch older than the recording window.
+/// A heartbeat of a healthy store, at second `at` by both clocks. Its epoch is older than the
+/// recording window.
 fn healthy(at: u64) -> Heartbeat {
     Heartbeat {
         run_id: "p".into(),
@@ -41,42 +42,42 @@ fn healthy(at: u64) -> Heartbeat {
     }
 }
 
-fn observation(of: &Heartbeat) -> StoreObservation {
+fn observation(heartbeat: &Heartbeat) -> StoreObservation {
     StoreObservation {
-        run_id: of.run_id.clone(),
-        replication_id: of.replication_id.clone(),
-        slots: of.slots,
-        epoch: of.epoch.clone(),
-        epoch_age: of.epoch_age,
-        store_time: of.store_time,
-        node_time: of.node_time,
+        run_id: heartbeat.run_id.clone(),
+        replication_id: heartbeat.replication_id.clone(),
+        slots: heartbeat.slots,
+        epoch: heartbeat.epoch.clone(),
+        epoch_age: heartbeat.epoch_age,
+        store_time: heartbeat.store_time,
+        node_time: heartbeat.node_time,
     }
 }
 
-fn watching(at: u64) -> Continuity {
+fn healthy_continuity(at: u64) -> Continuity {
     let mut continuity = Continuity::new(settings());
     assert_eq!(continuity.heartbeat(&healthy(at), s(at)), HeartbeatActions::default());
     assert_eq!(continuity.check_claims(&observation(&healthy(at)), s(at)), Ok(()));
     continuity
 }
 
-/// The same, its last mark confirmed by the store.
-fn marking(at: u64) -> Continuity {
+/// As [`healthy_continuity`], and the store has confirmed a mark.
+fn marked_continuity(at: u64) -> Continuity {
     let mut continuity = Continuity::new(settings());
     let seen = Heartbeat { marked: Some(at), ..healthy(at) };
     assert_eq!(continuity.heartbeat(&seen, s(at)), HeartbeatActions::default());
     continuity
 }
 
-/// What a heartbeat orders to be written, as the record would be read a second later.
-fn written(actions: &HeartbeatActions, next: &mut Heartbeat) {
+/// Puts the epoch that a heartbeat wrote into `next`, read a second later.
+fn apply_write(actions: &HeartbeatActions, next: &mut Heartbeat) {
     let write = actions.write.as_ref().expect("an epoch is due");
     next.epoch = Some(write.epoch.clone());
     next.epoch_age = Epoch::age(write.lifetime.saturating_sub(s(1)));
 }
 
 #[test]
-fn nothing_counts_before_the_first_heartbeat_nor_without_them() {
+fn claims_count_only_for_a_second_after_a_heartbeat() {
     let mut continuity = Continuity::new(settings());
     let batch = observation(&healthy(1000));
     assert_eq!(continuity.check_claims(&batch, s(1000)), Err(Unknown::Absent));
@@ -88,13 +89,14 @@ fn nothing_counts_before_the_first_heartbeat_nor_without_them() {
 }
 
 #[test]
-fn rfc8446_8_2_a_missing_or_unknown_epoch_is_replaced_and_a_window_begins() {
-    let other_process =
+fn rfc8446_8_2_a_missing_or_mismatched_epoch_is_replaced_and_a_window_starts() {
+    let other_settings =
         Epoch { settings: SharedConfig { freshness: s(11), ..settings() }, ..epoch_of("p", "r") };
     let other_slots = Epoch { slots: Slots::of([(0, 9)]), ..epoch_of("p", "r") };
-    let (process, line) = (epoch_of("q", "r"), epoch_of("p", "q"));
-    for epoch in [None, Some(process), Some(line), Some(other_process), Some(other_slots)] {
-        let mut continuity = watching(999);
+    let (other_process, other_history) = (epoch_of("q", "r"), epoch_of("p", "q"));
+    let others = [other_process, other_history, other_settings, other_slots].map(Some);
+    for epoch in std::iter::once(None).chain(others) {
+        let mut continuity = healthy_continuity(999);
         let seen = Heartbeat { epoch, ..healthy(1000) };
         let actions = continuity.heartbeat(&seen, s(1000));
         let write = EpochWrite { epoch: epoch_of("p", "r"), lifetime: Epoch::LIFETIME };
@@ -111,15 +113,15 @@ fn rfc8446_8_2_a_missing_or_unknown_epoch_is_replaced_and_a_window_begins() {
 }
 
 #[test]
-fn slots_that_a_master_is_given_need_a_younger_epoch() {
+fn a_master_with_more_slots_needs_a_new_epoch() {
     let (few, more) = (Slots::of([(0, 9)]), Slots::of([(0, 10)]));
     let with = |epoch, slots| Heartbeat {
         epoch: Some(Epoch { slots: epoch, ..epoch_of("p", "r") }),
         slots,
         ..healthy(1000)
     };
-    // To a node that comes later too.
-    for mut continuity in [watching(999), Continuity::new(settings())] {
+    // Also for a node that starts later.
+    for mut continuity in [healthy_continuity(999), Continuity::new(settings())] {
         let actions = continuity.heartbeat(&with(few, more), s(1000));
         assert_eq!(actions.write.map(|write| write.epoch.slots), Some(more));
         let batch = observation(&with(few, more));
@@ -129,15 +131,15 @@ fn slots_that_a_master_is_given_need_a_younger_epoch() {
         assert_eq!(continuity.heartbeat(&next, s(1000)), HeartbeatActions::default());
         assert_eq!(continuity.check_claims(&observation(&next), s(1000)), Ok(()));
     }
-    // A node whose map no majority confirms leaves the epoch as it is.
+    // A node whose map no majority confirms does not replace the epoch.
     let unconfirmed = Heartbeat { confirmation: Confirmation::Majority(None), ..with(more, few) };
     assert_eq!(Continuity::new(settings()).heartbeat(&unconfirmed, s(1)).write, None);
 }
 
 #[test]
-fn rfc8446_8_2_a_store_set_back_to_a_snapshot_begins_a_window() {
+fn rfc8446_8_2_a_store_reset_to_a_snapshot_starts_a_window() {
     for mark in [None, Some(0), Some(999)] {
-        let mut continuity = marking(1000);
+        let mut continuity = marked_continuity(1000);
         // Also on another connection, some time later.
         continuity.disconnected();
         let reverted = Heartbeat { mark, marked: Some(1060), ..healthy(1060) };
@@ -149,12 +151,12 @@ fn rfc8446_8_2_a_store_set_back_to_a_snapshot_begins_a_window() {
         );
         assert_eq!(continuity.check_claims(&observation(&reverted), s(1060)), Err(Unknown::Window));
         let mut next = healthy(1061);
-        written(&actions, &mut next);
+        apply_write(&actions, &mut next);
         next.mark = Some(1060);
         assert_eq!(continuity.heartbeat(&next, s(1061)), HeartbeatActions::default());
-        // Another node that finds it later takes the same epoch, and no other one.
+        // Another node that notices later accepts an epoch from after the reset, and no older one.
         for (age, counts) in [(59, true), (61, false)] {
-            let mut late = marking(1000);
+            let mut late = marked_continuity(1000);
             let seen = Heartbeat { mark, epoch_age: s(age), ..healthy(1060) };
             assert_eq!(late.heartbeat(&seen, s(1060)).write.is_none(), counts, "{age}");
             assert_eq!(late.check_claims(&observation(&seen), s(1060)).is_ok(), counts, "{age}");
@@ -163,23 +165,23 @@ fn rfc8446_8_2_a_store_set_back_to_a_snapshot_begins_a_window() {
 }
 
 #[test]
-fn a_mark_that_came_without_its_reply_or_ended_is_no_gap() {
-    // A later one than the last that was confirmed.
-    let mut continuity = marking(1000);
+fn an_unconfirmed_or_expired_mark_is_no_gap() {
+    // The store has a later mark than the last confirmed one.
+    let mut continuity = marked_continuity(1000);
     let seen = Heartbeat { mark: Some(1001), marked: Some(1002), ..healthy(1002) };
     assert_eq!(continuity.heartbeat(&seen, s(1002)), HeartbeatActions::default());
-    // One that the store did not take leaves the one before it.
+    // The store refused a mark, so it still has the previous one.
     let full = Heartbeat { mark: Some(1002), marked: None, ..healthy(1003) };
     assert_eq!(continuity.heartbeat(&full, s(1003)), HeartbeatActions::default());
     let next = Heartbeat { mark: Some(1002), ..healthy(1004) };
     assert_eq!(continuity.heartbeat(&next, s(1004)).write, None);
-    // After its lifetime.
-    let mut continuity = marking(1000);
+    // The mark has expired.
+    let mut continuity = marked_continuity(1000);
     let gone = |at| Heartbeat { mark: None, epoch_age: s(10_000), ..healthy(at) };
     assert!(continuity.clone().heartbeat(&gone(4599), s(4599)).write.is_some());
     assert_eq!(continuity.heartbeat(&gone(4600), s(4600)).write, None);
-    // In another process its own epoch says all.
-    let mut continuity = marking(1000);
+    // Another process: only its epoch matters.
+    let mut continuity = marked_continuity(1000);
     continuity.disconnected();
     let epoch = Some(epoch_of("q", "r"));
     let other = Heartbeat { run_id: "q".into(), epoch, mark: None, ..healthy(1100) };
@@ -187,7 +189,7 @@ fn a_mark_that_came_without_its_reply_or_ended_is_no_gap() {
 }
 
 #[test]
-fn only_who_agrees_with_the_stores_clock_writes_an_epoch() {
+fn only_a_node_whose_clock_agrees_with_the_stores_writes_an_epoch() {
     for (node, writes) in [(993, false), (994, true), (1006, true), (1007, false)] {
         let seen = Heartbeat { epoch: None, node_time: s(node), ..healthy(1000) };
         let actions = Continuity::new(settings()).heartbeat(&seen, s(1));
@@ -196,24 +198,24 @@ fn only_who_agrees_with_the_stores_clock_writes_an_epoch() {
 }
 
 #[test]
-fn a_changed_life_of_the_store_drops_the_connection() {
-    for (seen, broken) in [
+fn a_changed_process_history_role_or_offset_drops_the_connection() {
+    for (seen, reason) in [
         (Heartbeat { run_id: "q".into(), ..healthy(1001) }, DropReason::Process),
         (Heartbeat { replication_id: "q".into(), ..healthy(1001) }, DropReason::Replication),
         (Heartbeat { role: Role::Replica, ..healthy(1001) }, DropReason::Role),
         (Heartbeat { replication_offset: 999, ..healthy(1001) }, DropReason::Offset),
     ] {
-        let mut continuity = watching(1000);
+        let mut continuity = healthy_continuity(1000);
         let actions = continuity.heartbeat(&seen, s(1001));
-        assert_eq!(actions.dropped, Some(broken));
-        assert_eq!(actions.write.is_some(), broken != DropReason::Role, "{broken:?}");
+        assert_eq!(actions.dropped, Some(reason));
+        assert_eq!(actions.write.is_some(), reason != DropReason::Role, "{reason:?}");
         assert_eq!(continuity.check_claims(&observation(&seen), s(1001)), Err(Unknown::Absent));
     }
 }
 
 #[test]
 fn an_offset_that_went_back_needs_a_younger_epoch_also_after_reconnecting() {
-    let mut continuity = watching(1000);
+    let mut continuity = healthy_continuity(1000);
     let actions =
         continuity.heartbeat(&Heartbeat { replication_offset: 999, ..healthy(1001) }, s(1001));
     // The write was lost with the connection.
@@ -224,13 +226,13 @@ fn an_offset_that_went_back_needs_a_younger_epoch_also_after_reconnecting() {
         Err(Unknown::Window)
     );
     let mut next = healthy(1003);
-    written(&again, &mut next);
+    apply_write(&again, &mut next);
     assert_eq!(continuity.heartbeat(&next, s(1003)), HeartbeatActions::default());
 }
 
 #[test]
-fn a_batch_by_another_process_than_the_heartbeats_does_not_count() {
-    let continuity = watching(1000);
+fn a_batch_from_another_process_than_the_heartbeats_does_not_count() {
+    let continuity = healthy_continuity(1000);
     let other = StoreObservation {
         run_id: "q".into(),
         epoch: Some(epoch_of("q", "r")),
@@ -241,7 +243,7 @@ fn a_batch_by_another_process_than_the_heartbeats_does_not_count() {
 }
 
 #[test]
-fn a_record_counts_where_claims_do_not_yet() {
+fn a_record_counts_before_claims_do() {
     let evicting =
         Heartbeat { maxmemory: 1 << 20, maxmemory_policy: "allkeys-lru".into(), ..healthy(1000) };
     for seen in [
@@ -266,18 +268,18 @@ fn a_record_counts_where_claims_do_not_yet() {
 }
 
 #[test]
-fn a_record_counts_in_the_confirmed_master_that_heartbeats_see() {
-    let continuity = watching(1000);
+fn a_record_counts_only_in_the_confirmed_master_of_the_heartbeats() {
+    let continuity = healthy_continuity(1000);
     let batch = observation(&healthy(1000));
-    let process = StoreObservation { run_id: "q".into(), ..batch.clone() };
-    let line = StoreObservation { replication_id: "q".into(), ..batch.clone() };
-    assert_eq!(continuity.check_record(&process, s(1000)), Err(Unknown::Absent));
-    assert_eq!(continuity.check_record(&line, s(1000)), Err(Unknown::Absent));
+    let other_process = StoreObservation { run_id: "q".into(), ..batch.clone() };
+    let other_history = StoreObservation { replication_id: "q".into(), ..batch.clone() };
+    assert_eq!(continuity.check_record(&other_process, s(1000)), Err(Unknown::Absent));
+    assert_eq!(continuity.check_record(&other_history, s(1000)), Err(Unknown::Absent));
     let mut continuity = Continuity::new(settings());
-    let by = |at| Heartbeat { confirmation: Confirmation::Majority(at), ..healthy(1000) };
-    continuity.heartbeat(&by(None), s(10));
+    let confirmed_at = |at| Heartbeat { confirmation: Confirmation::Majority(at), ..healthy(1000) };
+    continuity.heartbeat(&confirmed_at(None), s(10));
     assert_eq!(continuity.check_record(&batch, s(10)), Err(Unknown::Absent));
-    continuity.heartbeat(&by(Some(s(6))), s(10));
+    continuity.heartbeat(&confirmed_at(Some(s(6))), s(10));
     assert_eq!(continuity.check_record(&batch, s(11)), Ok(()));
     assert_eq!(continuity.check_record(&batch, s(12)), Err(Unknown::Absent));
     continuity.heartbeat(&Heartbeat { role: Role::Replica, ..healthy(1000) }, s(12));
@@ -286,7 +288,7 @@ fn a_record_counts_in_the_confirmed_master_that_heartbeats_see() {
 
 #[test]
 fn a_store_that_may_evict_does_not_count_until_a_window_after() {
-    let mut continuity = watching(1000);
+    let mut continuity = healthy_continuity(1000);
     let evicting = |at| Heartbeat {
         maxmemory: 1 << 20,
         maxmemory_policy: "allkeys-lru".into(),
@@ -294,19 +296,19 @@ fn a_store_that_may_evict_does_not_count_until_a_window_after() {
     };
     let actions = continuity.heartbeat(&evicting(1001), s(1001));
     let mut next = evicting(1002);
-    written(&actions, &mut next);
+    apply_write(&actions, &mut next);
     assert_eq!(
         continuity.check_claims(&observation(&evicting(1001)), s(1001)),
         Err(Unknown::Evicting)
     );
     assert_eq!(continuity.heartbeat(&next, s(1002)), HeartbeatActions::default(), "void already");
-    // A node that comes afterwards, and knows nothing of it.
+    // A node that starts afterwards, and has not seen the evictions.
     let void = Heartbeat { epoch: next.epoch, epoch_age: s(500), ..healthy(1500) };
     let mut new_node = Continuity::new(settings());
     let actions = new_node.heartbeat(&void, s(1));
     assert_eq!(actions.write.map(|write| write.epoch), Some(epoch_of("p", "r")));
     assert_eq!(new_node.check_claims(&observation(&void), s(1)), Err(Unknown::Window));
-    // And one that saw it does not take the epoch from before.
+    // A node that saw the evictions does not accept an epoch from before them.
     continuity.heartbeat(&evicting(1500), s(1500));
     let before = Heartbeat { epoch_age: s(400), ..healthy(1501) };
     assert!(continuity.heartbeat(&before, s(1501)).write.is_some());
@@ -314,7 +316,7 @@ fn a_store_that_may_evict_does_not_count_until_a_window_after() {
 }
 
 #[test]
-fn a_limit_without_eviction_or_a_policy_without_limit_counts() {
+fn a_store_without_a_memory_limit_or_with_noeviction_counts() {
     for (maxmemory, policy) in [(1 << 20, "noeviction"), (0, "allkeys-lru")] {
         let seen = Heartbeat { maxmemory, maxmemory_policy: policy.into(), ..healthy(1000) };
         let mut continuity = Continuity::new(settings());
@@ -324,45 +326,45 @@ fn a_limit_without_eviction_or_a_policy_without_limit_counts() {
 }
 
 #[test]
-fn evicted_keys_that_grew_are_a_gap() {
-    let mut continuity = watching(1000);
+fn a_growing_evicted_keys_counter_is_a_gap() {
+    let mut continuity = healthy_continuity(1000);
     let seen = Heartbeat { evicted_keys: 1, ..healthy(1001) };
     assert!(continuity.heartbeat(&seen, s(1001)).write.is_some());
     assert_eq!(continuity.check_claims(&observation(&seen), s(1001)), Err(Unknown::Window));
 }
 
 #[test]
-fn a_master_counts_while_a_majority_of_sentinels_named_it() {
+fn a_master_counts_for_a_while_after_a_majority_named_it() {
     let mut continuity = Continuity::new(settings());
-    let by = |at| Heartbeat { confirmation: Confirmation::Majority(at), ..healthy(1000) };
-    continuity.heartbeat(&by(None), s(10));
+    let confirmed_at = |at| Heartbeat { confirmation: Confirmation::Majority(at), ..healthy(1000) };
+    continuity.heartbeat(&confirmed_at(None), s(10));
     assert_eq!(continuity.status(s(10)), Err(Unknown::Absent));
-    continuity.heartbeat(&by(Some(s(6))), s(10));
+    continuity.heartbeat(&confirmed_at(Some(s(6))), s(10));
     assert_eq!(continuity.status(s(11)), Ok(()));
-    continuity.heartbeat(&by(Some(s(6))), s(11));
+    continuity.heartbeat(&confirmed_at(Some(s(6))), s(11));
     assert_eq!(continuity.status(Duration::from_millis(11_001)), Err(Unknown::Absent));
 }
 
 #[test]
 fn an_epoch_is_written_only_once_a_majority_confirms_the_master() {
     let mut continuity = Continuity::new(settings());
-    let by =
+    let confirmed_at =
         |at| Heartbeat { confirmation: Confirmation::Majority(at), epoch: None, ..healthy(1000) };
-    assert_eq!(continuity.heartbeat(&by(None), s(10)).write, None);
-    assert_eq!(continuity.heartbeat(&by(Some(s(4))), s(10)).write, None);
-    assert!(continuity.heartbeat(&by(Some(s(5))), s(10)).write.is_some());
+    assert_eq!(continuity.heartbeat(&confirmed_at(None), s(10)).write, None);
+    assert_eq!(continuity.heartbeat(&confirmed_at(Some(s(4))), s(10)).write, None);
+    assert!(continuity.heartbeat(&confirmed_at(Some(s(5))), s(10)).write.is_some());
 }
 
 #[test]
-fn rfc8446_8_2_a_stores_clock_set_back_begins_a_window_longer_by_the_step() {
-    let mut continuity = watching(1000);
+fn rfc8446_8_2_setting_the_stores_clock_back_starts_a_window_longer_by_the_step() {
+    let mut continuity = healthy_continuity(1000);
     let mut back = Heartbeat { replication_offset: 1001, epoch_age: s(40), ..healthy(940) };
     // A batch before the next heartbeat.
     assert_eq!(continuity.check_claims(&observation(&back), s(1000)), Err(Unknown::Clock));
     let actions = continuity.heartbeat(&back, s(1001));
     assert_eq!(actions.write.as_ref().map(|write| write.lifetime), Some(Epoch::LIFETIME + s(60)));
     assert_eq!(continuity.check_claims(&observation(&back), s(1001)), Err(Unknown::Window));
-    // Until the clock is where it was, the record keeps saying so.
+    // The epoch's lifetime is extended until the clock has caught up.
     back.store_time = s(999);
     back.node_time = s(999);
     assert_eq!(
@@ -374,8 +376,8 @@ fn rfc8446_8_2_a_stores_clock_set_back_begins_a_window_longer_by_the_step() {
 }
 
 #[test]
-fn a_stores_clock_that_was_far_ahead_of_ours_costs_one_window() {
-    let mut continuity = watching(1000);
+fn a_stores_clock_that_was_far_ahead_of_the_nodes_costs_one_window() {
+    let mut continuity = healthy_continuity(1000);
     let ahead = Heartbeat { node_time: s(1001), ..healthy(1_000_000) };
     assert_eq!(continuity.heartbeat(&ahead, s(1001)).write, None, "the epoch is there");
     assert_eq!(continuity.check_claims(&observation(&ahead), s(1001)), Err(Unknown::Clock));
@@ -387,7 +389,7 @@ fn a_stores_clock_that_was_far_ahead_of_ours_costs_one_window() {
 #[test]
 fn clocks_that_were_set_back_by_years_cost_one_window() {
     let year = 365 * 86_400;
-    let mut continuity = watching(1000 + year);
+    let mut continuity = healthy_continuity(1000 + year);
     let back = Heartbeat { replication_offset: 2 * year, ..healthy(1000) };
     let actions = continuity.heartbeat(&back, s(1000 + year));
     assert_eq!(actions.write.map(|write| write.lifetime), Some(Epoch::LIFETIME));
@@ -395,7 +397,7 @@ fn clocks_that_were_set_back_by_years_cost_one_window() {
 
 #[test]
 fn small_steps_back_add_up() {
-    let mut continuity = watching(1000);
+    let mut continuity = healthy_continuity(1000);
     let at = |ms| Heartbeat {
         store_time: Duration::from_millis(ms),
         replication_offset: 2000,
@@ -406,9 +408,9 @@ fn small_steps_back_add_up() {
 }
 
 #[test]
-fn another_process_may_be_behind_by_two_margins_and_waits_if_it_is_further() {
+fn another_process_may_be_behind_by_two_margins_and_waits_longer_beyond() {
     for (behind, ahead) in [(12, 0), (13, 13), (60, 60)] {
-        let mut continuity = watching(1000);
+        let mut continuity = healthy_continuity(1000);
         continuity.disconnected();
         let new = Heartbeat { run_id: "q".into(), ..healthy(1010 - behind) };
         let actions = continuity.heartbeat(&new, s(1010));
@@ -420,7 +422,7 @@ fn another_process_may_be_behind_by_two_margins_and_waits_if_it_is_further() {
 proptest! {
     /// No reply of a store causes a panic, and no claim counts without a matching epoch.
     #[test]
-    fn what_counts_has_an_epoch_of_a_window_and_clocks_that_agree(
+    fn claims_count_only_with_an_old_epoch_and_clocks_that_agree(
         beats in prop::collection::vec(
             (0u64..200, 0u64..200, 0u64..200, 0u8..3, 0u8..2, 0u64..3, any::<bool>()),
             1..20,
@@ -442,8 +444,9 @@ proptest! {
             };
             let actions = continuity.heartbeat(&seen, now);
             let counts = continuity.check_claims(&observation(&seen), now).is_ok();
-            let sound = epoch && run_id == "p" && role == 1 && age >= 52 && store.abs_diff(node) <= 6;
-            prop_assert!(!counts || sound);
+            let has_valid_epoch = epoch && run_id == "p" && role == 1 && age >= 52;
+            let may_count = has_valid_epoch && store.abs_diff(node) <= 6;
+            prop_assert!(!counts || may_count);
             prop_assert!(!(counts && actions != HeartbeatActions::default()));
         }
     }

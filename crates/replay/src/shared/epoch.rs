@@ -87,8 +87,8 @@ impl Epoch {
     }
 
     /// The record's age, given its remaining lifetime (`PTTL`).
-    pub fn age(left: Duration) -> Duration {
-        Self::LIFETIME.saturating_sub(left)
+    pub fn age(remaining: Duration) -> Duration {
+        Self::LIFETIME.saturating_sub(remaining)
     }
 
     /// Parses a record. Returns `None` if it is invalid; it then counts as missing and is
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_of_an_epoch() {
+    fn an_epoch_has_a_fixed_text_format() {
         let epoch = Epoch {
             run_id: "a1".into(),
             replication_id: "b2".into(),
@@ -211,7 +211,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn parsing_any_bytes_does_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let _ = Epoch::parse(&bytes);
         }
 

@@ -67,9 +67,9 @@ impl SharedGate {
 
     /// Whether the skew lies within the freshness window at the ClientHello and at `now`.
     fn is_fresh(&self, offer: &FlightOffer, now: Duration) -> bool {
-        let Some(passed) = now.checked_sub(offer.received_at) else { return false };
+        let Some(elapsed) = now.checked_sub(offer.received_at) else { return false };
         let skew = i64::from(offer.skew_seconds) * 1000;
-        let aged = skew - i64::try_from(passed.as_millis()).unwrap_or(i64::MAX / 2);
+        let aged = skew - i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX / 2);
         let window = i64::try_from(self.config.freshness.as_millis()).unwrap_or(i64::MAX / 2);
         skew <= window && aged >= -window
     }
@@ -98,28 +98,23 @@ mod tests {
     }
 
     const STALE: Result<bool, SharedRefusal> = Err(SharedRefusal::TicketAge);
-    const RUNS: Result<bool, SharedRefusal> = Ok(true);
+    const WON: Result<bool, SharedRefusal> = Ok(true);
 
     #[test]
     fn rfc8446_8_3_only_fresh_flights_run_early() {
-        for (skew, expected) in [
-            (i32::MIN, STALE),
-            (-11, STALE),
-            (-10, RUNS),
-            (10, RUNS),
-            (11, STALE),
-            (i32::MAX, STALE),
-        ] {
+        for (skew, expected) in
+            [(i32::MIN, STALE), (-11, STALE), (-10, WON), (10, WON), (11, STALE), (i32::MAX, STALE)]
+        {
             assert_eq!(settle(skew, 5000, StoreReply::Won, 5000), expected, "{skew}");
         }
     }
 
     #[test]
     fn rfc8446_8_3_a_flight_ages_until_its_claim_is_settled() {
-        assert_eq!(settle(0, 5000, StoreReply::Won, 15_000), RUNS);
+        assert_eq!(settle(0, 5000, StoreReply::Won, 15_000), WON);
         assert_eq!(settle(0, 5000, StoreReply::Won, 15_001), STALE);
         assert_eq!(settle(0, 5000, StoreReply::Won, u64::MAX), STALE);
-        // A clock that was set back meanwhile: nothing is known of the age.
+        // A clock that was set back meanwhile: the age is unknown.
         assert_eq!(settle(0, 5000, StoreReply::Won, 4999), STALE);
     }
 

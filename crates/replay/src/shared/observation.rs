@@ -34,7 +34,8 @@ pub struct Heartbeat {
     /// measured).
     pub node_time: Duration,
     /// The number at the key of this node's last confirmed mark, before this heartbeat. Each connection
-    /// has its own key: what one that is closed still writes must not look like an earlier state.
+    /// has its own key, so that a late write of a closed connection does not look like an earlier
+    /// state.
     pub mark: Option<u64>,
     /// The mark that this heartbeat wrote: greater than all earlier ones, with a lifetime of
     /// [`Heartbeat::MARK_LIFETIME`]. `None` if the store did not accept it.
@@ -66,10 +67,11 @@ pub enum Role {
 /// Who confirms that a process is the master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Confirmation {
-    /// Nobody has to: a single process, or a cluster.
+    /// No confirmation is needed, because there is only one process.
     NotNeeded,
-    /// Sentinels: when a majority of them last named its address, on the monotonic clock. The time
-    /// is that of the first *query* of the majority. `None` if they never did.
+    /// When a majority of the sentinels last named the process's address, or a majority of a
+    /// cluster's masters its slots, on the monotonic clock. The time is that of the majority's
+    /// first *query*. `None` if this has never happened.
     Majority(Option<Duration>),
 }
 
@@ -96,11 +98,11 @@ pub struct EpochWrite {
 pub enum DropReason {
     /// Another process replied (`run_id`).
     Process,
-    /// Its replication history changed (`master_replid`).
+    /// The process's replication history changed (`master_replid`).
     Replication,
-    /// Its replication offset went back.
+    /// The process's replication offset went back.
     Offset,
-    /// It is not a master.
+    /// The process is not a master.
     Role,
 }
 
@@ -131,7 +133,7 @@ pub enum StoreReply {
     Won,
     /// The key was recorded before.
     Lost,
-    /// There is no reply, or none that counts.
+    /// There is no reply, or it does not count.
     Unknown(Unknown),
 }
 
@@ -144,7 +146,7 @@ pub enum Unknown {
     Slow,
     /// The store did not record: out of memory, read-only, loading, moved.
     Refused,
-    /// Fewer replicas have it than required.
+    /// Fewer replicas than required have the record.
     Unreplicated,
     /// The store has not recorded without a gap for a recording window.
     Window,
@@ -167,20 +169,20 @@ pub fn check_observation(
     if observed.store_time.abs_diff(observed.node_time) > config.clock_margin {
         return Err(Unknown::Clock);
     }
-    let of_this_life = |epoch: &Epoch| {
+    let is_current = |epoch: &Epoch| {
         epoch.is_of(&observed.run_id, &observed.replication_id, observed.slots, config)
     };
     let old_enough = observed.epoch_age >= config.recording_window();
-    match observed.epoch.as_ref().is_some_and(of_this_life) && old_enough {
+    match observed.epoch.as_ref().is_some_and(is_current) && old_enough {
         true => Ok(()),
         false => Err(Unknown::Window),
     }
 }
 
 /// Whether a record that a batch has written, and that ends at `until`
-/// ([`SharedConfig::record_end`]), can be there. A store drops a record at once if its clock has passed
-/// the end. That does not matter if the flight is stale by the node's clock too; but a clock that is
-/// ahead of the node's may be corrected before the flight is fresh.
+/// ([`SharedConfig::record_end`]), is still in the store. A store drops a record at once if its
+/// clock has passed the end. That does not matter if the flight is stale by the node's clock too;
+/// but a clock that is ahead of the node's may be corrected before the flight is fresh.
 ///
 /// # Errors
 /// Returns [`Unknown::Clock`] if the store has dropped the record too early.

@@ -36,10 +36,10 @@ enum Step {
     Close,
     /// The new process has read the records of the old one.
     TakeOver,
-    /// The new process has died instead.
-    Fail,
-    /// The new process has died after it has served.
-    Die,
+    /// The new process has died without reading the records.
+    DieBeforeTakeOver,
+    /// The new process has died after it has served requests.
+    DieAfterTakeOver,
 }
 
 /// The progress of the handoff.
@@ -59,18 +59,18 @@ struct World {
     /// The epoch of all tickets.
     epoch: u32,
     stage: Stage,
-    /// What arrived at the old process while no process had the register: it waits.
+    /// Steps that wait, because they arrived at the old process while no process had the register.
     waiting: Vec<Step>,
     sent: HashMap<u8, bool>,
     won: HashMap<u8, u32>,
-    sent_again: HashMap<u8, u32>,
+    resent: HashMap<u8, u32>,
     /// Flights won at the new process, which the old one knows nothing of.
-    won_at_new: HashSet<u8>,
-    /// The owner of each name: whether it is the new process. `None`: one that has died.
-    held: HashMap<u8, Option<bool>>,
+    won_by_new: HashSet<u8>,
+    /// The owner of each claimed name: whether it is the new process, or `None` if it has died.
+    name_owners: HashMap<u8, Option<bool>>,
 }
 
-/// How long before their common clock's start the new process started.
+/// How far the new process's clock is ahead of the old one's, in milliseconds.
 const HEAD_START: u64 = 500_000;
 
 fn ms(millis: u64) -> Duration {
@@ -115,9 +115,9 @@ impl World {
             waiting: Vec::new(),
             sent: HashMap::new(),
             won: HashMap::new(),
-            sent_again: HashMap::new(),
-            won_at_new: HashSet::new(),
-            held: HashMap::new(),
+            resent: HashMap::new(),
+            won_by_new: HashSet::new(),
+            name_owners: HashMap::new(),
         }
     }
 
@@ -134,7 +134,7 @@ impl World {
         ms(7_000_000 + self.now)
     }
 
-    fn take(&mut self, step: Step) {
+    fn apply(&mut self, step: Step) {
         let reaches_new = matches!(self.stage, Stage::Done);
         match step {
             Step::Wait(millis) => self.now += millis,
@@ -147,45 +147,47 @@ impl World {
             Step::Name { new, name } => self.name(new, name),
             Step::Release { new, name } => self.release(new, name),
             Step::Close if matches!(self.stage, Stage::Before) => {
-                let left = self.old.hand_off(time(self.old_now(), self.common()));
-                self.stage = Stage::Closed(left.to_bytes());
+                let snapshot = self.old.hand_off(time(self.old_now(), self.common()));
+                self.stage = Stage::Closed(snapshot.to_bytes());
             }
             Step::TakeOver => {
                 let Stage::Closed(bytes) = &self.stage else { return };
                 let snapshot = RegisterSnapshot::parse(bytes).unwrap();
                 self.new.restore(&snapshot, time(self.new_now(), self.common()));
                 self.stage = Stage::Done;
-                self.advance();
+                self.apply_waiting();
             }
-            Step::Fail if matches!(self.stage, Stage::Closed(_)) => {
+            Step::DieBeforeTakeOver if matches!(self.stage, Stage::Closed(_)) => {
                 self.old.reopen();
                 self.stage = Stage::Before;
-                self.advance();
+                self.apply_waiting();
             }
-            Step::Die if reaches_new => {
+            Step::DieAfterTakeOver if reaches_new => {
                 self.old.take_back(self.old_now());
                 self.new_epochs = epochs();
                 self.new = gate(self.capacity, &self.new_epochs);
                 self.stage = Stage::Before;
-                // As after a restart: a copy ran there, and the original's request runs here. So it is
-                // with flights that the new process claimed for this one, if there was no room here.
+                // As after a restart, a copy may have run there and the original's request runs
+                // here. The same holds for flights that the old process claimed by queries, if it
+                // had no room to record them.
                 let (old, now, has_room) = (&self.old, self.old_now(), self.capacity > 6);
                 let is_known = |flight: u8| {
                     let offer = offer([flight; 32], 0, now, &self.old_epochs);
                     has_room || old.has_record(&offer, now)
                 };
-                let at_new = std::mem::take(&mut self.won_at_new);
-                self.won.retain(|flight, _| !at_new.contains(flight) && is_known(*flight));
-                let of_new = self.held.values_mut().filter(|owner| **owner == Some(true));
-                of_new.for_each(|owner| *owner = None);
+                let won_by_new = std::mem::take(&mut self.won_by_new);
+                self.won.retain(|flight, _| !won_by_new.contains(flight) && is_known(*flight));
+                let names_of_new =
+                    self.name_owners.values_mut().filter(|owner| **owner == Some(true));
+                names_of_new.for_each(|owner| *owner = None);
             }
-            Step::Close | Step::Fail | Step::Die => {}
+            Step::Close | Step::DieBeforeTakeOver | Step::DieAfterTakeOver => {}
         }
     }
 
-    fn advance(&mut self) {
+    fn apply_waiting(&mut self) {
         for step in std::mem::take(&mut self.waiting) {
-            self.take(step);
+            self.apply(step);
         }
     }
 
@@ -193,15 +195,15 @@ impl World {
         if honest && self.sent.insert(flight, true).is_some() {
             return;
         }
-        // Its stated age is exact after some seconds.
+        // The stated age is exact `40 * flight` seconds after the start.
         let skew = i32::from(flight) * 40 - (self.now / 1000) as i32;
         let (gate, epochs, now) = match new {
             true => (&self.new, &self.new_epochs, self.new_now()),
             false => (&self.old, &self.old_epochs, self.old_now()),
         };
-        let random = [flight; 32];
-        let here = offer(random, skew, now, epochs);
-        let common = offer(random, skew, self.common(), epochs);
+        let digest = [flight; 32];
+        let local_offer = offer(digest, skew, now, epochs);
+        let common_offer = offer(digest, skew, self.common(), epochs);
         let accepts = skew.abs() <= 60 && epochs.accepts(self.epoch);
         // A copy never completes its handshake, so it is never spent.
         if !accepts && !honest {
@@ -209,10 +211,13 @@ impl World {
         }
         let (outcome, query) = match accepts {
             true => (
-                HandoffReply::Flight(gate.claim(&here, now).map(|flight| flight.won())),
-                HandoffQuery::Flight(common),
+                HandoffReply::Flight(gate.claim(&local_offer, now).map(|flight| flight.won())),
+                HandoffQuery::Flight(common_offer),
             ),
-            false => (HandoffReply::Spent(gate.spend(&here, now)), HandoffQuery::Spend(common)),
+            false => (
+                HandoffReply::Spent(gate.spend(&local_offer, now)),
+                HandoffQuery::Spend(common_offer),
+            ),
         };
         let outcome = match (outcome, &self.stage) {
             (
@@ -235,36 +240,36 @@ impl World {
             HandoffReply::Flight(Ok(true)) => {
                 *self.won.entry(flight).or_default() += 1;
                 if new {
-                    self.won_at_new.insert(flight);
+                    self.won_by_new.insert(flight);
                 }
             }
             HandoffReply::Flight(Ok(false)) | HandoffReply::Spent(SpendOutcome::Executed) => {}
             HandoffReply::Flight(Err(_)) | HandoffReply::Spent(SpendOutcome::Recorded)
                 if honest =>
             {
-                // By then the record of an executed copy has ended.
+                // Later, the record of an executed copy has ended.
                 if skew >= -60 {
-                    *self.sent_again.entry(flight).or_default() += 1;
+                    *self.resent.entry(flight).or_default() += 1;
                 }
             }
             HandoffReply::Flight(Err(_)) => {}
             other => panic!("{other:?}"),
         }
-        let times = |of: &HashMap<u8, u32>| of.get(&flight).copied().unwrap_or(0);
-        let (won, again) = (times(&self.won), times(&self.sent_again));
+        let count = |counts: &HashMap<u8, u32>| counts.get(&flight).copied().unwrap_or(0);
+        let (won, resent) = (count(&self.won), count(&self.resent));
         assert!(won <= 1, "flight {flight} won twice");
-        assert!(won + again <= 1, "flight {flight} won, and its client sent it again");
+        assert!(won + resent <= 1, "flight {flight} won, and its client sent it again");
     }
 
     fn name(&mut self, new: bool, n: u8) {
-        let life = ms(1000 * 3600);
+        let lifetime = ms(1000 * 3600);
         let claim = match new {
-            true => self.new.claim_name(name(n), life, self.new_now()),
-            false => self.old.claim_name(name(n), life, self.old_now()),
+            true => self.new.claim_name(name(n), lifetime, self.new_now()),
+            false => self.old.claim_name(name(n), lifetime, self.old_now()),
         };
         let claim = match (claim, &self.stage) {
             (ClaimOutcome::Closed, Stage::Done) => {
-                match self.query(&HandoffQuery::Name(name(n), life)) {
+                match self.query(&HandoffQuery::Name(name(n), lifetime)) {
                     HandoffReply::Name(claim) => claim,
                     other => panic!("{other:?}"),
                 }
@@ -273,26 +278,26 @@ impl World {
             (claim, _) => claim,
         };
         if claim == ClaimOutcome::Won {
-            assert_eq!(self.held.insert(n, Some(new)), None, "name {n} won twice");
+            assert_eq!(self.name_owners.insert(n, Some(new)), None, "name {n} won twice");
         }
     }
 
     fn release(&mut self, new: bool, n: u8) {
-        if self.held.get(&n) != Some(&Some(new)) {
+        if self.name_owners.get(&n) != Some(&Some(new)) {
             return;
         }
-        let here = match new {
+        let is_released_here = match new {
             true => self.new.release_name(name(n), self.new_now()),
             false => self.old.release_name(name(n), self.old_now()),
         };
-        match (here, &self.stage) {
+        match (is_released_here, &self.stage) {
             (true, _) => {}
             (false, Stage::Done) => {
                 assert_eq!(self.query(&HandoffQuery::Release(name(n))), HandoffReply::Released)
             }
             (false, _) => return self.waiting.push(Step::Release { new, name: n }),
         }
-        self.held.remove(&n);
+        self.name_owners.remove(&n);
     }
 
     /// The old process queries the new one.
@@ -307,16 +312,16 @@ impl World {
 
 fn step() -> impl Strategy<Value = Step> {
     let flight = (any::<bool>(), 0u8..6, any::<bool>());
-    let one = (any::<bool>(), 0u8..4);
+    let name = (any::<bool>(), 0u8..4);
     prop_oneof![
         4 => (0u64..20_000).prop_map(Step::Wait),
         12 => flight.prop_map(|(new, flight, honest)| Step::Flight { new, flight, honest }),
-        6 => one.clone().prop_map(|(new, name)| Step::Name { new, name }),
-        3 => one.prop_map(|(new, name)| Step::Release { new, name }),
+        6 => name.clone().prop_map(|(new, name)| Step::Name { new, name }),
+        3 => name.prop_map(|(new, name)| Step::Release { new, name }),
         2 => Just(Step::Close),
         2 => Just(Step::TakeOver),
-        1 => Just(Step::Fail),
-        1 => Just(Step::Die),
+        1 => Just(Step::DieBeforeTakeOver),
+        1 => Just(Step::DieAfterTakeOver),
     ]
 }
 
@@ -330,7 +335,7 @@ proptest! {
     ) {
         let mut world = World::new(capacity);
         for step in steps {
-            world.take(step);
+            world.apply(step);
         }
     }
 }
@@ -350,7 +355,7 @@ fn the_new_process_accepts_early_data_with_tickets_of_the_old_one() {
 }
 
 #[test]
-fn records_without_room_in_the_new_process_start_an_epoch() {
+fn records_without_room_in_the_new_process_start_a_new_epoch() {
     let (before, after) = (epochs(), epochs());
     let (old, new) = (gate(10, &before), gate(1, &after));
     for flight in 0..2 {
@@ -364,9 +369,10 @@ fn records_without_room_in_the_new_process_start_an_epoch() {
     assert!([known(0), known(1)].contains(&ClaimOutcome::Lost));
 }
 
-/// The new process dies before it serves, after the old one has run requests by its replies.
+/// The new process dies before it serves any request itself, but after the old one has run requests
+/// because of its replies.
 #[test]
-fn rfc8446_8_2_what_a_process_claimed_before_it_died_stays_claimed() {
+fn rfc8446_8_2_claims_by_query_stay_claimed_when_the_new_process_dies() {
     let (before, after) = (epochs(), epochs());
     let (old, new) = (gate(10, &before), gate(10, &after));
     let flight = offer([1; 32], 0, ms(0), &before);
@@ -396,7 +402,7 @@ fn rfc8446_8_2_what_a_process_claimed_before_it_died_stays_claimed() {
 
 /// The new process dies after it has served, and nobody knows which names it has claimed.
 #[test]
-fn names_that_a_process_may_have_claimed_before_it_died_are_refused_for_their_lifetime() {
+fn unknown_names_are_refused_for_their_lifetime_when_the_new_process_dies() {
     let (before, after, later) = (epochs(), epochs(), epochs());
     let (old, new, next) = (gate(10, &before), gate(10, &after), gate(10, &later));
     let life = ms(100_000);
@@ -409,9 +415,9 @@ fn names_that_a_process_may_have_claimed_before_it_died_are_refused_for_their_li
     assert_eq!(old.claim_name(name(0), life, ms(3_000)), ClaimOutcome::Lost);
     assert_eq!(old.claim_name(name(1), life, ms(3_000)), ClaimOutcome::Full);
     assert_eq!(old.claim_name(name(2), ms(1_000), ms(3_000)), ClaimOutcome::Won, "a new nonce");
-    // The next process knows that, too.
-    let left = old.hand_off(time(ms(4_000), ms(4_000))).to_bytes();
-    next.restore(&RegisterSnapshot::parse(&left).unwrap(), time(ms(4_000), ms(4_000)));
+    // The snapshot for the next process contains this, too.
+    let snapshot = old.hand_off(time(ms(4_000), ms(4_000))).to_bytes();
+    next.restore(&RegisterSnapshot::parse(&snapshot).unwrap(), time(ms(4_000), ms(4_000)));
     assert_eq!(next.claim_name(name(0), life, ms(5_000)), ClaimOutcome::Lost);
     assert_eq!(next.claim_name(name(1), life, ms(101_999)), ClaimOutcome::Full);
     assert_eq!(next.claim_name(name(1), life, ms(102_000)), ClaimOutcome::Won);
@@ -436,7 +442,7 @@ fn rfc8446_8_3_a_clock_that_is_set_during_a_handoff_starts_an_epoch() {
         (new.claim(&flight(0, exact), exact), after.accepts(before.current()))
     };
     assert_eq!(set_back(MINUTE), (Err(Refusal::TicketEpoch), false));
-    // Records outlive a step that goes unnoticed in one process, too.
+    // Records outlive a step that is too small to be noticed.
     assert_eq!(set_back(ms(2_000)), (Err(Refusal::RefusedBefore), true));
     let set_forward = HandoffTime { tickets: TICKET_TIME + MINUTE, ..time(ms(0), ms(0)) };
     let (before, after) = (epochs(), epochs());
@@ -466,12 +472,12 @@ fn rfc8446_8_3_a_larger_freshness_of_the_new_process_starts_an_epoch() {
 /// Threads claim while the gate is being closed: each flight is won once, by one of them or by the
 /// next process.
 #[test]
-fn claims_that_race_the_handoff_are_part_of_it_or_repeated() {
+fn a_claim_during_the_handoff_is_won_once() {
     const FLIGHTS: u16 = 4000;
     let (before, after) = (epochs(), epochs());
     let (old, new) = (gate(1 << 20, &before), gate(1 << 20, &after));
     let wins: Vec<_> = (0..FLIGHTS).map(|_| AtomicU32::new(0)).collect();
-    let taken = AtomicBool::new(false);
+    let is_restored = AtomicBool::new(false);
     let offer = |flight: u16| {
         let mut name = [0; 32];
         name[..2].copy_from_slice(&flight.to_be_bytes());
@@ -483,7 +489,7 @@ fn claims_that_race_the_handoff_are_part_of_it_or_repeated() {
                 for flight in 0..FLIGHTS {
                     let mut outcome = old.claim(&offer(flight), ms(0));
                     if outcome == Err(Refusal::HandedOver) {
-                        while !taken.load(Ordering::SeqCst) {
+                        while !is_restored.load(Ordering::SeqCst) {
                             std::thread::yield_now();
                         }
                         outcome = new.claim(&offer(flight), ms(0));
@@ -497,12 +503,12 @@ fn claims_that_race_the_handoff_are_part_of_it_or_repeated() {
         while old.statistics().won < u64::from(FLIGHTS) / 4 {
             std::thread::yield_now();
         }
-        let left = old.hand_off(time(ms(0), ms(0)));
-        assert!(left.len().0 >= usize::from(FLIGHTS) / 4);
-        new.restore(&left, time(ms(0), ms(0)));
-        taken.store(true, Ordering::SeqCst);
+        let snapshot = old.hand_off(time(ms(0), ms(0)));
+        assert!(snapshot.len().0 >= usize::from(FLIGHTS) / 4);
+        new.restore(&snapshot, time(ms(0), ms(0)));
+        is_restored.store(true, Ordering::SeqCst);
     });
-    // And a copy of each.
+    // A copy of each flight.
     for flight in 0..FLIGHTS {
         if new.claim(&offer(flight), ms(0)).is_ok_and(|flight| flight.won()) {
             wins[usize::from(flight)].fetch_add(1, Ordering::SeqCst);

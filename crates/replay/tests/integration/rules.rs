@@ -20,7 +20,7 @@ fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A gate, and its ticket epochs.
+/// A gate and its ticket epochs.
 struct GateFixture {
     gate: Gate,
     epochs: Arc<TicketEpochs>,
@@ -33,22 +33,22 @@ fn gate_fixture(capacity: usize) -> GateFixture {
 }
 
 impl GateFixture {
-    fn offer(&self, name: [u8; 32], skew: i32, at: u64) -> FlightOffer {
-        FlightOffer::new(ClaimKey::of_flight(&name), skew, s(at), self.epochs.current())
+    fn offer(&self, digest: [u8; 32], skew: i32, at: u64) -> FlightOffer {
+        FlightOffer::new(ClaimKey::of_flight(&digest), skew, s(at), self.epochs.current())
     }
 
     /// Returns whether a flight received at `at` wins its claim, if it is accepted.
-    fn claim(&self, name: [u8; 32], skew: i32, at: u64) -> Result<bool, Refusal> {
-        self.gate.claim(&self.offer(name, skew, at), s(at)).map(|flight| flight.won())
+    fn claim(&self, digest: [u8; 32], skew: i32, at: u64) -> Result<bool, Refusal> {
+        self.gate.claim(&self.offer(digest, skew, at), s(at)).map(|flight| flight.won())
     }
 
-    fn has_record(&self, name: [u8; 32], at: u64) -> bool {
-        self.gate.has_record(&self.offer(name, 0, at), s(at))
+    fn has_record(&self, digest: [u8; 32], at: u64) -> bool {
+        self.gate.has_record(&self.offer(digest, 0, at), s(at))
     }
 
-    /// The same for a flight that TLS refuses and whose client completes its handshake.
-    fn spend(&self, name: [u8; 32], skew: i32, at: u64) -> SpendOutcome {
-        self.gate.spend(&self.offer(name, skew, at), s(at))
+    /// Spends a flight that TLS refuses and whose client completes its handshake.
+    fn spend(&self, digest: [u8; 32], skew: i32, at: u64) -> SpendOutcome {
+        self.gate.spend(&self.offer(digest, skew, at), s(at))
     }
 }
 
@@ -65,21 +65,21 @@ fn rfc8446_8_a_spent_flight_is_refused_to_its_copies_whatever_its_skew() {
     const START: i64 = 10_000;
     // The longest lifetime of tickets may be reached while the process runs, by a changed key file.
     for skew in [-60_i64, -10, 0, 11, 30, 50, 61, 70, 130, 3600, 86_400, 7 * 86_400] {
-        for left in -60..=60 {
-            let at = START + skew - left;
+        for copy_skew in -60..=60 {
+            let at = START + skew - copy_skew;
             if at < START {
                 continue;
             }
-            // Each copy is the first one: a claim leaves a record too.
+            // A new gate for each copy, because a claim leaves a record too.
             let fixture = gate_fixture(10);
             assert_eq!(fixture.spend(ONE, skew as i32, START as u64), SpendOutcome::Recorded);
-            let claimed = fixture.claim(ONE, left as i32, at as u64);
-            let expected = match left.abs() <= 10 {
+            let claimed = fixture.claim(ONE, copy_skew as i32, at as u64);
+            let expected = match copy_skew.abs() <= 10 {
                 true => claimed == Err(Refusal::RefusedBefore),
                 // Its record may have ended.
                 false => claimed.is_err(),
             };
-            assert!(expected, "skew {skew}, copy at {left}: {claimed:?}");
+            assert!(expected, "skew {skew}, copy at {copy_skew}: {claimed:?}");
         }
     }
 }
@@ -153,7 +153,7 @@ fn rfc8446_8_2_a_refused_flight_is_refused_to_its_copies_too() {
 }
 
 #[test]
-fn rfc8446_8_2_a_flight_that_finds_no_room_starts_an_epoch() {
+fn rfc8446_8_2_a_flight_that_finds_no_room_starts_a_new_epoch() {
     let fixture = gate_fixture(1);
     assert_eq!(fixture.claim(ONE, -10, 100), WON);
     let first = fixture.epochs.current();
@@ -174,7 +174,7 @@ fn rfc8446_8_2_a_flight_that_finds_no_room_starts_an_epoch() {
 }
 
 #[test]
-fn rfc8446_8_2_a_register_without_room_at_all() {
+fn rfc8446_8_2_a_register_without_capacity_refuses_every_flight() {
     assert_eq!(gate_fixture(0).claim(ONE, 0, 1), Err(Refusal::RegisterFull));
     assert_eq!(gate_fixture(0).spend(ONE, 0, 1), SpendOutcome::Recorded);
 }
@@ -202,8 +202,8 @@ fn rfc8446_8_3_refuses_flights_that_are_not_fresh() {
 fn rfc8446_8_3_a_flight_ages_until_its_claim_is_settled() {
     // The process was paused between TLS's check of the age and the claim.
     let fixture = gate_fixture(10);
-    for (name, at, expected) in [(ONE, 110, WON), (TWO, 111, Err(Refusal::TicketAge))] {
-        let offer = fixture.offer(name, 0, 100);
+    for (digest, at, expected) in [(ONE, 110, WON), (TWO, 111, Err(Refusal::TicketAge))] {
+        let offer = fixture.offer(digest, 0, 100);
         assert_eq!(fixture.gate.claim(&offer, s(at)).map(|flight| flight.won()), expected);
     }
 }
@@ -212,9 +212,9 @@ fn rfc8446_8_3_a_flight_ages_until_its_claim_is_settled() {
 fn rfc8446_8_3_extreme_skews_and_times_do_not_panic() {
     let fixture = gate_fixture(3);
     for skew in [i32::MIN, -61, 0, 61, i32::MAX] {
-        for seen in [s(0), Duration::MAX] {
+        for received_at in [s(0), Duration::MAX] {
             for now in [s(0), Duration::MAX] {
-                let offer = FlightOffer::new(ClaimKey::of_flight(&ONE), skew, seen, 1);
+                let offer = FlightOffer::new(ClaimKey::of_flight(&ONE), skew, received_at, 1);
                 let _ = fixture.gate.claim(&offer, now);
                 let _ = fixture.gate.spend(&offer, now);
             }

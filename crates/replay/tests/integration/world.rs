@@ -1,8 +1,8 @@
 //! A randomised model: honest clients whose clocks are right or off by up to an hour, an attacker
 //! who holds every flight and may deliver copies at any time, even before the original, and a
 //! server that is reconfigured, restarts, loses records and exhausts its memory. A client whose
-//! early data is refused sends its requests again on the same connection, and executions include
-//! those. In every case no request is executed twice, and every honest request whose connection
+//! early data is refused sends its requests again on the same connection, which counts as an
+//! execution. In every case no request is executed twice, and every honest request whose connection
 //! completes gets a response.
 //!
 //! Two executions are excused, both by an attacker who has a copy executed and holds the original
@@ -39,22 +39,22 @@ enum Step {
     /// The attacker connects with a copy.
     Copy(usize),
     /// A connection continues: the ClientHello first, then one early request after the other.
-    GoOn(usize),
+    Continue(usize),
     /// Everything that a connection still sends arrives.
-    GoOnToTheEnd(usize),
+    ContinueToTheEnd(usize),
     /// Finished arrives, if the connection is an honest client's.
     Finish(usize),
-    /// The connection breaks.
-    DropReason(usize),
+    /// A connection breaks.
+    Disconnect(usize),
     /// The policy changes to the other one.
     Reload,
     /// TLS starts or stops refusing all early data: because it is disabled, or because protocols,
     /// groups, limits or site names differ from the tickets'.
-    Switch,
+    ToggleEarlyData,
     /// The process ends and another starts, some milliseconds later, with the same ticket keys.
     Restart(u64),
     /// The register loses its records.
-    LoseClaims,
+    LoseRecords,
 }
 
 #[derive(Debug)]
@@ -62,7 +62,7 @@ struct Connection {
     flight: usize,
     honest: bool,
     hello: Option<Hello>,
-    next: usize,
+    next_request: usize,
     held: Vec<usize>,
     finished: bool,
 }
@@ -84,7 +84,7 @@ enum Outcome {
 }
 
 #[derive(Debug, PartialEq)]
-enum HandoffReply {
+enum Response {
     Executed,
     TooEarly,
 }
@@ -105,7 +105,7 @@ struct World {
     /// Whether a copy won and its record was lost afterwards.
     copy_forgotten: Vec<bool>,
     executions: HashMap<(usize, usize), usize>,
-    replies: HashMap<(usize, usize), HandoffReply>,
+    responses: HashMap<(usize, usize), Response>,
 }
 
 impl World {
@@ -127,7 +127,7 @@ impl World {
             copy_won: vec![false; n],
             copy_forgotten: vec![false; n],
             executions: HashMap::new(),
-            replies: HashMap::new(),
+            responses: HashMap::new(),
         }
     }
 
@@ -135,7 +135,7 @@ impl World {
         Duration::from_millis(self.now)
     }
 
-    fn take(&mut self, step: &Step) {
+    fn apply(&mut self, step: &Step) {
         match *step {
             Step::Wait(ms) => self.now += ms,
             Step::WaitFor(i) => {
@@ -150,24 +150,24 @@ impl World {
                 }
             }
             Step::Copy(i) => self.connect(i % self.flights.len(), false),
-            Step::GoOn(i) => self.with_connection(i, Self::advance),
-            Step::GoOnToTheEnd(i) => self.with_connection(i, Self::advance_to_the_end),
+            Step::Continue(i) => self.with_connection(i, Self::advance),
+            Step::ContinueToTheEnd(i) => self.with_connection(i, Self::advance_to_the_end),
             Step::Finish(i) => self.with_connection(i, Self::finish),
-            Step::DropReason(i) => self.with_connection(i, |world, c| {
+            Step::Disconnect(i) => self.with_connection(i, |world, c| {
                 world.connections.remove(c);
             }),
             Step::Reload => self.policy = 1 - self.policy,
-            Step::Switch => self.tls_refuses = !self.tls_refuses,
+            Step::ToggleEarlyData => self.tls_refuses = !self.tls_refuses,
             Step::Restart(downtime) => {
                 self.connections.clear();
                 self.now += downtime;
                 self.epochs = Arc::new(TicketEpochs::new(EpochScope::Process));
-                self.forget();
+                self.lose_records();
             }
             // Connections continue.
-            Step::LoseClaims => {
+            Step::LoseRecords => {
                 self.epochs.start_next();
-                self.forget();
+                self.lose_records();
             }
         }
     }
@@ -186,7 +186,7 @@ impl World {
             flight,
             honest,
             hello: None,
-            next: 0,
+            next_request: 0,
             held: Vec::new(),
             finished: false,
         });
@@ -198,12 +198,12 @@ impl World {
             return self.hello(c);
         };
         let Outcome::Accepted(flight) = hello.outcome else { return };
-        let request = connection.next;
+        let request = connection.next_request;
         let Some(policies) = self.flights[connection.flight].requests.get(request) else {
             return;
         };
         let may_run_early = policies[hello.policy];
-        connection.next += 1;
+        connection.next_request += 1;
         match flight.early_request(may_run_early) {
             Decision::Execute => {
                 assert!(may_run_early, "request {request} ran early against the policy");
@@ -293,7 +293,7 @@ impl World {
             self.now
         );
         if honest {
-            self.reply(flight, request, HandoffReply::Executed);
+            self.respond(flight, request, Response::Executed);
         }
     }
 
@@ -301,31 +301,31 @@ impl World {
         let connection = &self.connections[c];
         let flight = connection.flight;
         assert!(self.copy_won[flight], "unnecessary 425: {connection:?} at {}", self.now);
-        self.reply(flight, request, HandoffReply::TooEarly);
+        self.respond(flight, request, Response::TooEarly);
     }
 
-    fn reply(&mut self, flight: usize, request: usize, reply: HandoffReply) {
-        let before = self.replies.insert((flight, request), reply);
+    fn respond(&mut self, flight: usize, request: usize, response: Response) {
+        let before = self.responses.insert((flight, request), response);
         assert_eq!(before, None, "flight {flight} request {request} has two responses");
     }
 
-    fn forget(&mut self) {
+    fn lose_records(&mut self) {
         self.copy_forgotten.iter_mut().zip(&self.copy_won).for_each(|(lost, won)| *lost |= won);
         self.gate = Gate::new(self.config, self.epochs.clone());
     }
 
-    /// Drops connections that are finished, once an honest one has all its responses.
-    fn tidy(&mut self) {
-        let Self { connections, flights, replies, .. } = self;
+    /// Removes finished connections. Checks that honest ones have all their responses.
+    fn remove_finished(&mut self) {
+        let Self { connections, flights, responses, .. } = self;
         connections.retain(|connection| {
             let Some(hello) = &connection.hello else { return true };
             let requests = flights[connection.flight].requests.len();
             let refused = matches!(hello.outcome, Outcome::Refused(_));
-            let delivered = refused || connection.next == requests;
+            let delivered = refused || connection.next_request == requests;
             if connection.finished && delivered {
                 for request in 0..requests {
-                    let reply = replies.get(&(connection.flight, request));
-                    assert!(reply.is_some(), "request {request} of {connection:?} is lost");
+                    let response = responses.get(&(connection.flight, request));
+                    assert!(response.is_some(), "request {request} of {connection:?} is lost");
                 }
             }
             !delivered || (connection.honest && !connection.finished)
@@ -333,12 +333,12 @@ impl World {
     }
 
     /// Every remaining honest connection completes.
-    fn end(&mut self) {
+    fn complete_all(&mut self) {
         for c in 0..self.connections.len() {
             self.advance_to_the_end(c);
             self.finish(c);
         }
-        self.tidy();
+        self.remove_finished();
         assert!(self.connections.is_empty(), "all connections are finished");
     }
 }
@@ -377,14 +377,14 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0usize..5).prop_map(Step::WaitFor),
         10 => (0usize..5).prop_map(Step::Original),
         18 => (0usize..5).prop_map(Step::Copy),
-        9 => (0usize..6).prop_map(Step::GoOn),
-        30 => (0usize..6).prop_map(Step::GoOnToTheEnd),
+        9 => (0usize..6).prop_map(Step::Continue),
+        30 => (0usize..6).prop_map(Step::ContinueToTheEnd),
         20 => (0usize..6).prop_map(Step::Finish),
-        1 => (0usize..6).prop_map(Step::DropReason),
+        1 => (0usize..6).prop_map(Step::Disconnect),
         3 => Just(Step::Reload),
-        3 => Just(Step::Switch),
+        3 => Just(Step::ToggleEarlyData),
         1 => downtime.prop_map(Step::Restart),
-        1 => Just(Step::LoseClaims),
+        1 => Just(Step::LoseRecords),
     ]
 }
 
@@ -392,7 +392,7 @@ fn overflow_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (0u64..6_000).prop_map(Step::Wait),
         2 => Just(Step::Copy(1)),
-        3 => (0usize..3).prop_map(Step::GoOnToTheEnd),
+        3 => (0usize..3).prop_map(Step::ContinueToTheEnd),
         2 => (0usize..3).prop_map(Step::Finish),
     ]
 }
@@ -416,26 +416,26 @@ proptest! {
         config in config(),
         steps in prop::collection::vec(step(), 1..80),
         // Short steps increase the number of events around each flight's exact time.
-        slower in prop_oneof![Just(1u64), Just(3), Just(8)],
-        // Accept all of them while the register still has room, so that it overflows.
+        speedup in prop_oneof![Just(1u64), Just(3), Just(8)],
+        // All originals connect first, so that the register fills up.
         originals_first in any::<bool>(),
     ) {
         let mut world = World::new(flights, config);
         for flight in &mut world.flights {
             flight.exact_second =
-                START_SECOND + (flight.exact_second - START_SECOND) / slower as i64;
+                START_SECOND + (flight.exact_second - START_SECOND) / speedup as i64;
         }
         if originals_first {
-            (0..world.flights.len()).for_each(|flight| world.take(&Step::Original(flight)));
+            (0..world.flights.len()).for_each(|flight| world.apply(&Step::Original(flight)));
         }
         for step in steps {
-            world.take(&match step {
-                Step::Wait(ms) => Step::Wait(ms / slower),
+            world.apply(&match step {
+                Step::Wait(ms) => Step::Wait(ms / speedup),
                 other => other,
             });
-            world.tidy();
+            world.remove_finished();
         }
-        world.end();
+        world.complete_all();
     }
 
     /// The same model in the state that chance rarely reaches: a flight arrives when the register
@@ -451,12 +451,12 @@ proptest! {
         let config = GateConfig { capacity: 1, ..config };
         let start = START_SECOND + 20;
         let mut world = World::new(vec![flight(start), flight(start + after)], config);
-        let filled = [Step::Wait(20_000), Step::Original(0), Step::GoOnToTheEnd(0)];
-        let filled = filled.iter().chain(&[Step::Original(1), Step::GoOnToTheEnd(0)]);
-        for step in filled.chain(&steps) {
-            world.take(step);
-            world.tidy();
+        let fill = [Step::Wait(20_000), Step::Original(0), Step::ContinueToTheEnd(0)];
+        let fill = fill.iter().chain(&[Step::Original(1), Step::ContinueToTheEnd(0)]);
+        for step in fill.chain(&steps) {
+            world.apply(step);
+            world.remove_finished();
         }
-        world.end();
+        world.complete_all();
     }
 }

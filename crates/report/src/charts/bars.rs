@@ -27,7 +27,7 @@ pub(crate) struct BarGroup {
 pub(crate) struct BarChart<'a> {
     pub id: &'a str,
     pub title: &'a str,
-    /// Drawn above the bars, where no page has a heading for them.
+    /// Drawn above the bars of a chart that is not part of a page.
     pub heading: Option<&'a str>,
     pub description: &'a str,
     /// The unit of the values, for tooltips.
@@ -77,7 +77,7 @@ impl BarChart<'_> {
     }
 }
 
-/// A heading in lines that fit.
+/// Wraps a heading to the width of the drawing.
 fn heading_lines(heading: &str, width: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in heading.split(' ') {
@@ -125,11 +125,11 @@ fn figure(value: f64) -> String {
 }
 
 const WIDTH: f64 = 360.0;
-/// Room for the names of the bars.
+/// Minimum room for the names of the bars.
 const MIN_LEFT: f64 = 66.0;
-/// The width of the drawing is for names that need no more.
+/// The room for names that is included in `WIDTH`.
 const USUAL_LEFT: f64 = 150.0;
-/// Font sizes of names and headings, as in the style.
+/// Font sizes of names and headings, as in `style.css`.
 const TICK_SIZE: f64 = 11.5;
 const LABEL_SIZE: f64 = 12.0;
 const HEADING_LINE: f64 = 14.0;

@@ -33,8 +33,10 @@ pub(crate) struct CurveChart<'a> {
     pub id: &'a str,
     pub title: &'a str,
     pub description: &'a str,
+    /// Labels of the axes.
     pub x: &'a str,
     pub y: &'a str,
+    /// Whether the horizontal and the vertical axis are logarithmic.
     pub logarithmic: (bool, bool),
     /// Fixed bounds of the vertical axis.
     pub y_bounds: Option<(f64, f64)>,
@@ -91,10 +93,10 @@ impl CurveChart<'_> {
 }
 
 fn draw_curve(curve: &Curve, x: &Scale, y: &Scale) -> Markup {
-    let places: Vec<(f64, f64)> =
+    let positions: Vec<(f64, f64)> =
         curve.points.iter().map(|point| (x.position(point.0), y.position(point.1))).collect();
     let mut path = String::new();
-    for (n, (px_, py)) in places.iter().enumerate() {
+    for (n, (px_, py)) in positions.iter().enumerate() {
         let (to_x, to_y) = (px(*px_), px(*py));
         match (n, curve.shape) {
             (0, Shape::Steps) => {
@@ -115,7 +117,7 @@ fn draw_curve(curve: &Curve, x: &Scale, y: &Scale) -> Markup {
             title { (curve.name) }
             path d=(path) class=(class) {}
             @if curve.shape == Shape::Marks {
-                @for (x, y) in &places {
+                @for (x, y) in &positions {
                     circle cx=(px(*x)) cy=(px(*y)) r="3.2"
                         class=(format!("mark {}{}", curve.class, if curve.dashed { " hollow" } else { "" })) {}
                 }
@@ -146,8 +148,8 @@ pub(crate) fn distribution(ascending: &[f64], limit: usize) -> Vec<(f64, f64)> {
         // Both ends get more points than the middle, because tails matter most.
         false => {
             let share = place as f64 / (limit - 1) as f64;
-            let bent = 0.5 - 0.5 * (std::f64::consts::PI * share).cos();
-            (bent * (n - 1) as f64).round() as usize
+            let warped = 0.5 - 0.5 * (std::f64::consts::PI * share).cos();
+            (warped * (n - 1) as f64).round() as usize
         }
     };
     let mut points: Vec<(f64, f64)> = (0..n.min(limit))
@@ -170,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_values_stay_and_many_are_thinned() {
+    fn few_values_are_kept_and_many_are_thinned_out() {
         assert_eq!(distribution(&[1.0, 2.0], 200), [(1.0, 0.5), (2.0, 1.0)]);
         assert_eq!(distribution(&[], 200), []);
         let many: Vec<f64> = (1..=20_000).map(f64::from).collect();

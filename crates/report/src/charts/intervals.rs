@@ -75,22 +75,20 @@ impl DumbbellChart<'_> {
     }
 
     fn scale(&self) -> Scale {
-        let spots = self.groups.iter().flat_map(|group| &group.dumbbells);
-        let spots = spots.flat_map(|dumbbell| [dumbbell.from, dumbbell.to]);
-        let ends: Vec<f64> = spots
-            .flat_map(|estimate_of| {
-                [estimate_of.value, estimate_of.interval.0, estimate_of.interval.1]
-            })
+        let estimates = self.groups.iter().flat_map(|group| &group.dumbbells);
+        let estimates = estimates.flat_map(|dumbbell| [dumbbell.from, dumbbell.to]);
+        let values: Vec<f64> = estimates
+            .flat_map(|estimate| [estimate.value, estimate.interval.0, estimate.interval.1])
             .filter(|value| value.is_finite() && *value > 0.0)
             .collect();
-        let low = ends.iter().copied().fold(f64::INFINITY, f64::min);
-        let high = ends.iter().copied().fold(0.0, f64::max);
+        let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = values.iter().copied().fold(0.0, f64::max);
         Scale::logarithmic(0.92 * low, 1.08 * high, LEFT, WIDTH - RIGHT)
     }
 
     fn draw_dumbbell(&self, dumbbell: &Dumbbell, scale: &Scale, y: f64) -> Markup {
         let [from, to] =
-            [&dumbbell.from, &dumbbell.to].map(|estimate_of| scale.position(estimate_of.value));
+            [&dumbbell.from, &dumbbell.to].map(|estimate| scale.position(estimate.value));
         html! {
             g {
                 title {
@@ -99,8 +97,8 @@ impl DumbbellChart<'_> {
                 }
                 (text(LEFT - 8.0, y + 4.0, Anchor::End, "tick", &dumbbell.name))
                 (line((from, y), (to, y), &format!("between {}", self.classes[1])))
-                @for (estimate_of, class) in [&dumbbell.from, &dumbbell.to].into_iter().zip(self.classes) {
-                    @let (low, high) = (scale.position(estimate_of.interval.0), scale.position(estimate_of.interval.1));
+                @for (estimate, class) in [&dumbbell.from, &dumbbell.to].into_iter().zip(self.classes) {
+                    @let (low, high) = (scale.position(estimate.interval.0), scale.position(estimate.interval.1));
                     rect x=(px(low)) y=(px(y - 5.0)) width=(px((high - low).max(1.5))) height="10"
                         rx="1.5" class=(format!("interval {class}")) {}
                 }

@@ -22,7 +22,7 @@ impl LabelBox {
     fn corners(&self) -> [(f64, f64); 4] {
         let (sin, cos) = self.angle.sin_cos();
         let half = self.width / 2.0;
-        // Letters stand above the baseline but for a quarter.
+        // A quarter of the line height lies below the baseline.
         let (top, bottom) = (-0.75 * self.height, 0.25 * self.height);
         [(-half, top), (half, top), (half, bottom), (-half, bottom)].map(|(x, y)| {
             (self.baseline.0 + x * cos - y * sin, self.baseline.1 + x * sin + y * cos)
@@ -36,15 +36,15 @@ impl LabelBox {
         [self.angle, other.angle].iter().all(|angle| {
             let (sin, cos) = angle.sin_cos();
             [(cos, sin), (-sin, cos)].iter().all(|axis| {
-                let [one, two] = corners.map(|corners| shadow(&corners, *axis));
-                one.0 < two.1 && two.0 < one.1
+                let [a, b] = corners.map(|corners| project(&corners, *axis));
+                a.0 < b.1 && b.0 < a.1
             })
         })
     }
 }
 
-/// The extent of corners along an axis.
-fn shadow(corners: &[(f64, f64); 4], axis: (f64, f64)) -> (f64, f64) {
+/// Projects corners onto an axis.
+fn project(corners: &[(f64, f64); 4], axis: (f64, f64)) -> (f64, f64) {
     let along = corners.iter().map(|corner| corner.0 * axis.0 + corner.1 * axis.1);
     let low = along.clone().fold(f64::INFINITY, f64::min);
     (low, along.fold(f64::NEG_INFINITY, f64::max))
@@ -73,14 +73,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rotated_rectangles_overlap_only_if_nothing_is_between_them() {
+    fn rotated_rectangles_do_not_overlap_if_a_line_separates_them() {
         let level = LabelBox::level((100.0, 100.0), 80.0, 12.0);
         let at = |x: f64, y: f64, angle: f64| LabelBox { baseline: (x, y), angle, ..level };
         assert!(level.overlaps(&at(120.0, 104.0, 0.0)));
         assert!(!level.overlaps(&at(100.0, 113.0, 0.0)), "the next line");
         assert!(!level.overlaps(&at(181.0, 100.0, 0.0)), "beside it");
         assert!(level.overlaps(&at(120.0, 110.0, FRAC_PI_4)));
-        // Their upright bounds overlap, they do not.
+        // The bounding boxes overlap, the rectangles do not.
         assert!(!level.overlaps(&at(160.0, 80.0, FRAC_PI_4)));
         let mut placed = Placed::default();
         assert!(placed.add([level]));

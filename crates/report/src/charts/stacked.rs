@@ -94,5 +94,5 @@ const RIGHT: f64 = 50.0;
 const HEADING_HEIGHT: f64 = 20.0;
 const BAR_HEIGHT: f64 = 14.0;
 const GAP: f64 = 6.0;
-/// The font size of the names, as in the style.
+/// The font size of the names, as in `style.css`.
 const TICK_SIZE: f64 = 11.5;

@@ -26,29 +26,36 @@ impl WaterfallChart<'_> {
         let packets: Vec<&WaterfallPacket> = self.shown().collect();
         let first = self.waterfall.first_byte_ms;
         let first_words = format!("first byte {}", crate::format::format_ms_unit(first));
-        let first_end = (SERVER - 8.0, scale.position(first) + 14.0);
+        let first_end = (SERVER_X - 8.0, scale.position(first) + 14.0);
         let mut placed = Placed::default();
         if scale.contains(first) {
             let width = text_width(&first_words, FIGURE_SIZE);
-            placed.add([LabelBox::level((first_end.0 - width / 2.0, first_end.1), width, LINE)]);
+            placed.add([LabelBox::level(
+                (first_end.0 - width / 2.0, first_end.1),
+                width,
+                LINE_HEIGHT,
+            )]);
         }
         let marks = html! {
-            (text(CLIENT - 4.0, 12.0, Anchor::Start, "label strong", "client"))
-            (text(SERVER, 12.0, Anchor::Middle, "label strong", "server"))
+            (text(CLIENT_X - 4.0, 12.0, Anchor::Start, "label strong", "client"))
+            (text(SERVER_X, 12.0, Anchor::Middle, "label strong", "server"))
             @for value in scale.ticks(8) {
-                (line((CLIENT, scale.position(value)), (SERVER, scale.position(value)), "grid"))
-                (text(CLIENT - 8.0, scale.position(value) + 4.0, Anchor::End, "tick", &tick(value)))
+                (line((CLIENT_X, scale.position(value)), (SERVER_X, scale.position(value)), "grid"))
+                (text(CLIENT_X - 8.0, scale.position(value) + 4.0, Anchor::End, "tick",
+                    &tick(value)))
             }
-            (text(CLIENT - 8.0, 12.0, Anchor::End, "tick", "ms"))
-            (line((CLIENT, TOP - 4.0), (CLIENT, floor), "lifeline"))
-            (line((SERVER, TOP - 4.0), (SERVER, floor), "lifeline"))
+            (text(CLIENT_X - 8.0, 12.0, Anchor::End, "tick", "ms"))
+            (line((CLIENT_X, TOP - 4.0), (CLIENT_X, floor), "lifeline"))
+            (line((SERVER_X, TOP - 4.0), (SERVER_X, floor), "lifeline"))
             @for packet in &packets { (draw_arrow(packet, &scale)) }
             @for group in label_groups(&packets, &scale) {
                 (draw_labels(&group, &scale, &mut placed))
             }
             @if scale.contains(first) {
-                (line((CLIENT, scale.position(first)), (SERVER - 6.0, scale.position(first)), "until"))
-                circle cx=(px(CLIENT)) cy=(px(scale.position(first))) r="5.5" class="first-byte" {}
+                (line((CLIENT_X, scale.position(first)), (SERVER_X - 6.0, scale.position(first)),
+                    "until"))
+                circle cx=(px(CLIENT_X)) cy=(px(scale.position(first))) r="5.5"
+                    class="first-byte" {}
                 (text(first_end.0, first_end.1, Anchor::End, "figure strong halo", &first_words))
             }
         };
@@ -60,7 +67,7 @@ impl WaterfallChart<'_> {
         svg_image(self.id, (WIDTH, floor + BOTTOM), self.title, &description, marks)
     }
 
-    /// Shortly after the last byte of the response.
+    /// The end of the time axis: shortly after the last byte of the response.
     fn end_ms(&self) -> f64 {
         let last = self.waterfall.last_byte_ms.max(self.waterfall.first_byte_ms);
         let last = if last.is_finite() && last > 0.0 { last } else { self.until_ms };
@@ -99,7 +106,7 @@ fn label_groups<'a>(packets: &[&'a WaterfallPacket], scale: &Scale) -> Vec<Label
 }
 
 fn ends(packet: &WaterfallPacket, scale: &Scale) -> ((f64, f64), (f64, f64)) {
-    let (from, to) = if packet.up { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
+    let (from, to) = if packet.up { (CLIENT_X, SERVER_X) } else { (SERVER_X, CLIENT_X) };
     let start = scale.position(packet.sent_ms);
     match packet.delivered_ms {
         Some(delivered) => ((from, start), (to, scale.position(delivered))),
@@ -190,8 +197,8 @@ fn arrange<'a>(
     let last = group.packets[group.packets.len() - 1];
     let distances = (0..above)
         .rev()
-        .map(|at| (group.packets[0], -5.0 - LINE * at as f64))
-        .chain((0..lines.len() - above).map(|at| (last, LINE * (at + 1) as f64)));
+        .map(|at| (group.packets[0], -5.0 - LINE_HEIGHT * at as f64))
+        .chain((0..lines.len() - above).map(|at| (last, LINE_HEIGHT * (at + 1) as f64)));
     let place = |(packet, away): (&WaterfallPacket, f64), width: f64| {
         let (from, to) = ends(packet, scale);
         let (left, right) = if from.0 < to.0 { (from, to) } else { (to, from) };
@@ -203,7 +210,7 @@ fn arrange<'a>(
         let middle = ((left.0 + right.0) / 2.0, (left.1 + right.1) / 2.0);
         // `away` is the distance of the baseline, towards the bottom if positive.
         let baseline = (middle.0 + along * cos - away * sin, middle.1 + along * sin + away * cos);
-        LabelBox { baseline, width, height: LINE, angle }
+        LabelBox { baseline, width, height: LINE_HEIGHT, angle }
     };
     let places = distances.zip(widths).map(|(distance, width)| place(distance, width));
     lines.iter().zip(places).map(|(words, place)| PlacedLine { words, place }).collect()
@@ -227,7 +234,7 @@ fn draw_line(line: &PlacedLine<'_>) -> Markup {
     }
 }
 
-/// Labels with their colour classes.
+/// A line of labels, each with its colour class.
 type Line = Vec<(String, &'static str)>;
 
 /// The labels of packets in lines that fit between the lifelines.
@@ -257,7 +264,7 @@ fn labels(packets: &[&WaterfallPacket]) -> Vec<Line> {
     lines
 }
 
-/// A word, its colour, and how often it comes in a row.
+/// A label, its colour class, and how often it is repeated in a row.
 pub(super) type Label = (String, &'static str, usize);
 
 /// The labels of several packets, without repetitions.
@@ -321,25 +328,25 @@ pub(super) fn is_notable(packet: &WaterfallPacket) -> bool {
 
 /// The labels without connection maintenance; tables have all labels.
 fn essential(packet: &WaterfallPacket) -> Vec<String> {
-    let mut kept = Vec::new();
+    let mut shown = Vec::new();
     for word in labels_of(packet) {
         // Labels of packet kinds: only Initial and 0-RTT are shown.
         match word.split_once(" packet").map(|(kind, _)| kind) {
-            Some("Initial") if kept.is_empty() => kept.push("Initial".to_owned()),
-            Some("0-RTT") => kept.push("0-RTT".to_owned()),
+            Some("Initial") if shown.is_empty() => shown.push("Initial".to_owned()),
+            Some("0-RTT") => shown.push("0-RTT".to_owned()),
             Some(_) => {}
             None if is_maintenance(packet, &word) => {}
-            None => kept.push(word),
+            None => shown.push(word),
         }
     }
     // An Initial packet without other content is an acknowledgement.
-    if kept == ["Initial"] {
-        kept.clear();
+    if shown == ["Initial"] {
+        shown.clear();
     }
-    if let Some(first) = kept.first_mut().filter(|word| packet.again && !word.contains("again")) {
+    if let Some(first) = shown.first_mut().filter(|word| packet.again && !word.contains("again")) {
         first.insert_str(0, "again: ");
     }
-    kept
+    shown
 }
 
 fn is_maintenance(packet: &WaterfallPacket, word: &str) -> bool {
@@ -353,8 +360,8 @@ fn is_maintenance(packet: &WaterfallPacket, word: &str) -> bool {
         || stream_id(word).is_some_and(|(_, id, _)| id % 4 != 0)
 }
 
-/// Request or response with its bytes, if the label is of a bidirectional stream of the client (RFC
-/// 9000 section 2.1).
+/// `request` or `response` and its bytes, if the label names a bidirectional stream of the client
+/// (RFC 9000 section 2.1).
 fn stream(packet: &WaterfallPacket, word: &str) -> Option<(&'static str, u64)> {
     let (early, _, bytes) = stream_id(word).filter(|_| !packet.again)?;
     let what = match (early, packet.up) {
@@ -381,8 +388,8 @@ pub(super) fn color_class(packet: &WaterfallPacket) -> &'static str {
     let by_importance = ["p-dropped", "p-early", "p-data", "p-tls"];
     let found =
         by_importance.into_iter().find(|color_class| classes().any(|other| other == *color_class));
-    let nothing_said = packet.what.is_empty() && packet.payload > 0;
-    found.unwrap_or(if nothing_said { "p-tls" } else { "p-tcp" })
+    let unlabelled = packet.what.is_empty() && packet.payload > 0;
+    found.unwrap_or(if unlabelled { "p-tls" } else { "p-tcp" })
 }
 
 fn label_class(packet: &WaterfallPacket, word: &str) -> &'static str {
@@ -423,14 +430,15 @@ const WIDTH: f64 = 360.0;
 const MAX_DRAWING_HEIGHT: f64 = 600.0;
 const TOP: f64 = 24.0;
 const BOTTOM: f64 = 16.0;
-const CLIENT: f64 = 40.0;
-const SERVER: f64 = 336.0;
-const LINE: f64 = 12.5;
-/// Font sizes, as in the style.
+const CLIENT_X: f64 = 40.0;
+const SERVER_X: f64 = 336.0;
+const LINE_HEIGHT: f64 = 12.5;
+/// Font sizes, as in `style.css`.
 const PACKET_SIZE: f64 = 11.0;
 const FIGURE_SIZE: f64 = 12.0;
 /// Where labels may stand along their arrow: in the middle, or nearer to one end.
 const SHIFTS: [f64; 5] = [0.0, -0.6, 0.6, -1.0, 1.0];
+/// Tolerance for rounded times, in milliseconds.
 const ROUNDING: f64 = 1e-6;
 const MAX_GROUP_DISTANCE: f64 = 22.0;
 const MAX_LINE_CHARS: usize = 40;

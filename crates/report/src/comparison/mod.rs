@@ -72,8 +72,8 @@ impl Comparison {
 pub fn compare(old: &Record, new: &Record) -> Comparison {
     let (old_times, new_times) = (times(old), times(new));
     let mut comparison = Comparison {
-        old: run(old),
-        new: run(new),
+        old: describe_run(old),
+        new: describe_run(new),
         cautions: cautions(old, new),
         ..Comparison::default()
     };
@@ -135,7 +135,7 @@ fn times(record: &Record) -> Vec<Vec<f64>> {
     times
 }
 
-fn run(record: &Record) -> String {
+fn describe_run(record: &Record) -> String {
     let servers: Vec<&str> = record.servers.iter().map(|server| server.version.as_str()).collect();
     format!(
         "{} by firstflight {}; {}; seed {}",
@@ -172,7 +172,7 @@ fn cautions(old: &Record, new: &Record) -> Vec<String> {
     };
     differs("processors' rest", awake(old), awake(new));
     for profile in &new.profiles {
-        // A record may have two of one name, for cells and for visits.
+        // A record may have two profiles of the same name, for cells and for visits.
         let mut before =
             old.profiles.iter().filter(|other| other.name == profile.name).map(network);
         let now = network(profile);
@@ -196,7 +196,7 @@ fn cautions(old: &Record, new: &Record) -> Vec<String> {
     cautions
 }
 
-/// What a network is beside its round-trip time, by which cells are matched.
+/// Describes a network without its round-trip time, which is equal in matched cells.
 fn network(profile: &ProfileFacts) -> String {
     let rate = |mbps: Option<f64>, way| mbps.map(|mbps| format!("{mbps} Mbit/s {way}"));
     let more = Some(profile.more.clone()).filter(|more| !more.is_empty());
@@ -230,8 +230,8 @@ pub(super) fn compare_visits(old: &Record, new: &Record, comparison: &mut Compar
             ..change((&was.total, &is.total), (&old_times[before], &new_times[place]))
         });
     }
-    let left = old.visit_cells.iter().zip(matched).filter(|(_, matched)| !matched);
-    comparison.only_old.extend(left.map(|(cell, _)| visits::name(cell)));
+    let unmatched = old.visit_cells.iter().zip(matched).filter(|(_, matched)| !matched);
+    comparison.only_old.extend(unmatched.map(|(cell, _)| visits::name(cell)));
 }
 
 /// The good totals of each visit cell, as the browser measured them.

@@ -149,8 +149,10 @@ impl Comparison {
             }
         }
         for change in self.changes.iter().filter(|c| c.round_trips.0 != c.round_trips.1) {
-            let say = |trips: Option<u32>| trips.map_or("?".to_owned(), |trips| trips.to_string());
-            let (old, new) = (say(change.round_trips.0), say(change.round_trips.1));
+            let format_trips =
+                |trips: Option<u32>| trips.map_or("?".to_owned(), |trips| trips.to_string());
+            let (old, new) =
+                (format_trips(change.round_trips.0), format_trips(change.round_trips.1));
             notes.push(format!("{}: {old} round trips became {new}.", change.name));
         }
         notes
@@ -161,7 +163,7 @@ fn outcome_table(outcomes: &[CheckOutcome]) -> Table {
     let mut table =
         Table::new("Conditions", "", &["what should hold", "holds", "checked", "where not"]);
     for outcome in outcomes {
-        let contains = match (&outcome.undecided, outcome.passed()) {
+        let holds = match (&outcome.undecided, outcome.passed()) {
             (Some(_), _) => "undecided",
             _ if outcome.is_idle() => "not decidable",
             (None, true) => "yes",
@@ -171,7 +173,7 @@ fn outcome_table(outcomes: &[CheckOutcome]) -> Table {
         let why: Vec<&str> = why.map(String::as_str).collect();
         table.rows.push(vec![
             outcome.name.clone(),
-            contains.to_owned(),
+            holds.to_owned(),
             outcome.checked.to_string(),
             why.join("; "),
         ]);

@@ -17,12 +17,12 @@ pub(super) fn check(
     }
     let evaluation = Evaluation { condition, record, old };
     let mut outcome = CheckOutcome::new(CONDITION, &condition.text);
-    let mut without: Option<String> = None;
+    let mut first_missing: Option<String> = None;
     for subject in evaluation.subjects()? {
         match evaluation.values(&subject)? {
             Err(missing) => {
                 outcome.skipped.push(format!("{}: no {missing}", evaluation.name(&subject)));
-                without.get_or_insert(missing);
+                first_missing.get_or_insert(missing);
             }
             Ok(values) => {
                 outcome.checked += 1;
@@ -33,7 +33,7 @@ pub(super) fn check(
             }
         }
     }
-    match (outcome.checked, without) {
+    match (outcome.checked, first_missing) {
         (0, Some(other)) => Err(CheckError::NoCounterpart {
             condition: condition.text.clone(),
             figure: evaluation.first().text.clone(),
@@ -298,12 +298,12 @@ impl<'a> Evaluation<'a> {
         subject: &Subject<'_>,
         values: &[Value],
     ) -> Result<bool, CheckError> {
-        let is_true = |of: &Expression| self.is_true(of, subject, values);
+        let is_true = |operand: &Expression| self.is_true(operand, subject, values);
         // Both sides are always evaluated, so an error on one side is never hidden by the other.
         Ok(match expression {
             Expression::And(operands) => is_true(&operands[0])? & is_true(&operands[1])?,
             Expression::Or(operands) => is_true(&operands[0])? | is_true(&operands[1])?,
-            Expression::Not(of) => !is_true(of)?,
+            Expression::Not(operand) => !is_true(operand)?,
             Expression::Comparison(operator, operands) => {
                 let left = self.number(&operands[0], subject, values)?;
                 let right = self.number(&operands[1], subject, values)?;
@@ -327,7 +327,7 @@ impl<'a> Evaluation<'a> {
         subject: &Subject<'_>,
         values: &[Value],
     ) -> Result<f64, CheckError> {
-        let number = |of: &Expression| self.number(of, subject, values);
+        let number = |operand: &Expression| self.number(operand, subject, values);
         let value = match expression {
             Expression::Number(value) => *value,
             Expression::Rtt => match subject {
@@ -337,7 +337,7 @@ impl<'a> Evaluation<'a> {
             },
             Expression::Figure(index) => values[*index].new,
             Expression::Old(index) => values[*index].old.unwrap_or(f64::NAN),
-            Expression::Negative(of) => -number(of)?,
+            Expression::Negative(operand) => -number(operand)?,
             Expression::Arithmetic(operator, operands) => {
                 let (left, right) = (number(&operands[0])?, number(&operands[1])?);
                 match operator {
@@ -406,15 +406,15 @@ impl<'a> Evaluation<'a> {
             }
             _ => {
                 let axes = figure.selector.axes();
-                let places = axes.map(|axis| {
-                    let places = axis_values(self.record, axis);
-                    match places.is_empty() {
+                let values = axes.map(|axis| {
+                    let values = axis_values(self.record, axis);
+                    match values.is_empty() {
                         true => format!("no {}", axis.name()),
-                        false => format!("{} {}", axis.name(), places.join(", ")),
+                        false => format!("{} {}", axis.name(), values.join(", ")),
                     }
                 });
-                let places: Vec<String> = places.collect();
-                if places.is_empty() { "no cell".to_owned() } else { places.join("; ") }
+                let values: Vec<String> = values.collect();
+                if values.is_empty() { "no cell".to_owned() } else { values.join("; ") }
             }
         };
         CheckError::NoMatch {

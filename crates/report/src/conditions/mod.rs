@@ -12,10 +12,9 @@
 //! A condition states what must not be true. It is evaluated for each cell that its first figure
 //! selects, and fails if it is true for any of them. Further figures are taken from the cell that
 //! differs only in their own kind and filters: `p50(0rtt) > 0.7*p50(full)` compares each 0-RTT cell
-//! with the full handshake on the same path, at the same server, with the same version. A condition
-//! for which several cells are equally like the first figure's is not decided. `rtt` is
-//! the round-trip time of the cell's profile, and `old` the comparison's first figure in the
-//! earlier record.
+//! with the full handshake on the same path, at the same server, with the same version. If several
+//! cells correspond equally well, the condition is undecided. `rtt` is the round-trip time of the
+//! cell's profile, and `old` the comparison's first figure in the earlier record.
 //!
 //! A figure that names `visit`, `browser` or `page` selects visits of browsers: `p50(visit=on,
 //! page=small, time=tls) > 5ms`.
@@ -123,12 +122,12 @@ impl Expression {
         predicate(self)
             || match self {
                 Self::Number(_) | Self::Rtt | Self::Figure(_) | Self::Old(_) => false,
-                Self::Negative(of) | Self::Not(of) => of.any(predicate),
+                Self::Negative(operand) | Self::Not(operand) => operand.any(predicate),
                 Self::Arithmetic(_, operands) | Self::Comparison(_, operands) => {
-                    operands.iter().any(|of| of.any(predicate))
+                    operands.iter().any(|operand| operand.any(predicate))
                 }
                 Self::And(operands) | Self::Or(operands) => {
-                    operands.iter().any(|of| of.any(predicate))
+                    operands.iter().any(|operand| operand.any(predicate))
                 }
             }
     }
@@ -325,7 +324,7 @@ pub enum CheckError {
 }
 
 impl CheckError {
-    /// Says of a cell without the figure that it is one of the earlier record.
+    /// Adds to the cell's name that it is in the earlier record.
     fn in_the_earlier_record(mut self) -> Self {
         if let Self::TooFew { cell, .. } | Self::NotMeasured { cell, .. } = &mut self {
             cell.push_str(" in the earlier record");

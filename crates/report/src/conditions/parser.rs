@@ -67,10 +67,11 @@ struct Parser<'a> {
     old: Vec<usize>,
 }
 
-type Part = (Expression, ValueType);
+/// A subexpression with its type.
+type TypedExpression = (Expression, ValueType);
 
 impl Parser<'_> {
-    fn or(&mut self) -> Result<Part, ConditionError> {
+    fn or(&mut self) -> Result<TypedExpression, ConditionError> {
         let mut left = self.and()?;
         while self.accept_word("or") {
             let right = self.and()?;
@@ -80,7 +81,7 @@ impl Parser<'_> {
         Ok(left)
     }
 
-    fn and(&mut self) -> Result<Part, ConditionError> {
+    fn and(&mut self) -> Result<TypedExpression, ConditionError> {
         let mut left = self.not()?;
         while self.accept_word("and") {
             let right = self.not()?;
@@ -90,18 +91,18 @@ impl Parser<'_> {
         Ok(left)
     }
 
-    fn not(&mut self) -> Result<Part, ConditionError> {
+    fn not(&mut self) -> Result<TypedExpression, ConditionError> {
         if !self.accept_word("not") {
             return self.comparison();
         }
         self.descend()?;
-        let (of, value_type) = self.not()?;
+        let (operand, value_type) = self.not()?;
         self.depth -= 1;
         self.require_booleans(value_type, value_type)?;
-        Ok((Expression::Not(Box::new(of)), ValueType::Boolean))
+        Ok((Expression::Not(Box::new(operand)), ValueType::Boolean))
     }
 
-    fn comparison(&mut self) -> Result<Part, ConditionError> {
+    fn comparison(&mut self) -> Result<TypedExpression, ConditionError> {
         let left = self.sum()?;
         let comparison = match self.peek() {
             Token::Sign("<") => Comparison::Less,
@@ -124,8 +125,8 @@ impl Parser<'_> {
     /// Lets `old` refer to the comparison's first figure.
     fn resolve_old(&mut self, operands: &mut [Expression; 2]) -> Result<(), ConditionError> {
         let first = self.comparison.take();
-        let places = std::mem::take(&mut self.old);
-        match (first, places.first()) {
+        let old_positions = std::mem::take(&mut self.old);
+        match (first, old_positions.first()) {
             (Some(first), Some(_)) => {
                 operands.iter_mut().for_each(|side| set_old_figure(side, first))
             }
@@ -139,7 +140,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn sum(&mut self) -> Result<Part, ConditionError> {
+    fn sum(&mut self) -> Result<TypedExpression, ConditionError> {
         let mut left = self.product()?;
         loop {
             let (operator, start) = match self.peek() {
@@ -154,8 +155,8 @@ impl Parser<'_> {
         }
     }
 
-    fn product(&mut self) -> Result<Part, ConditionError> {
-        let mut left = self.operator_sign()?;
+    fn product(&mut self) -> Result<TypedExpression, ConditionError> {
+        let mut left = self.unary()?;
         loop {
             let (operator, start) = match self.peek() {
                 Token::Sign("*") => (Arithmetic::Times, self.position()),
@@ -163,7 +164,7 @@ impl Parser<'_> {
                 _ => return Ok(left),
             };
             self.next += 1;
-            let right = self.operator_sign()?;
+            let right = self.unary()?;
             let value_type = match (operator, left.1, right.1) {
                 (_, ValueType::Boolean, _) | (_, _, ValueType::Boolean) => None,
                 (_, left, ValueType::Number) => Some(left),
@@ -180,14 +181,14 @@ impl Parser<'_> {
         }
     }
 
-    fn operator_sign(&mut self) -> Result<Part, ConditionError> {
+    fn unary(&mut self) -> Result<TypedExpression, ConditionError> {
         if self.peek() != &Token::Sign("-") {
             return self.primary();
         }
         let start = self.position();
         self.next += 1;
         self.descend()?;
-        let (of, value_type) = self.operator_sign()?;
+        let (operand, value_type) = self.unary()?;
         self.depth -= 1;
         if value_type == ValueType::Boolean {
             return Err(ConditionError::new(
@@ -196,10 +197,10 @@ impl Parser<'_> {
                 "a comparison has no sign; use `not`",
             ));
         }
-        Ok((Expression::Negative(Box::new(of)), value_type))
+        Ok((Expression::Negative(Box::new(operand)), value_type))
     }
 
-    fn primary(&mut self) -> Result<Part, ConditionError> {
+    fn primary(&mut self) -> Result<TypedExpression, ConditionError> {
         let start = self.position();
         match self.peek().clone() {
             Token::Number { value, is_time } => {
@@ -229,7 +230,7 @@ impl Parser<'_> {
     }
 
     /// Parses a variable or a figure.
-    fn named(&mut self, word: &str, start: usize) -> Result<Part, ConditionError> {
+    fn named(&mut self, word: &str, start: usize) -> Result<TypedExpression, ConditionError> {
         let error = |message: String| Err(ConditionError::new(self.text, start, message));
         let Token::Arguments(arguments) = self.peek().clone() else {
             return match word {
@@ -288,8 +289,8 @@ impl Parser<'_> {
         self.tokens[self.next].start
     }
 
-    fn accept_word(&mut self, wanted: &str) -> bool {
-        let found = matches!(self.peek(), Token::Word(word) if word == wanted);
+    fn accept_word(&mut self, expected: &str) -> bool {
+        let found = matches!(self.peek(), Token::Word(word) if word == expected);
         self.next += usize::from(found);
         found
     }
@@ -353,12 +354,14 @@ fn function(word: &str) -> Option<Function> {
 fn set_old_figure(expression: &mut Expression, figure: usize) {
     match expression {
         Expression::Old(index) => *index = figure,
-        Expression::Negative(of) | Expression::Not(of) => set_old_figure(of, figure),
+        Expression::Negative(operand) | Expression::Not(operand) => {
+            set_old_figure(operand, figure);
+        }
         Expression::Arithmetic(_, operands) | Expression::Comparison(_, operands) => {
-            operands.iter_mut().for_each(|of| set_old_figure(of, figure));
+            operands.iter_mut().for_each(|operand| set_old_figure(operand, figure));
         }
         Expression::And(operands) | Expression::Or(operands) => {
-            operands.iter_mut().for_each(|of| set_old_figure(of, figure));
+            operands.iter_mut().for_each(|operand| set_old_figure(operand, figure));
         }
         Expression::Number(_) | Expression::Rtt | Expression::Figure(_) => {}
     }

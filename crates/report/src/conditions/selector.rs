@@ -88,9 +88,9 @@ impl Selector {
         !cell.control && self.filters.iter().all(|(axis, value)| axis.matches(cell, value))
     }
 
-    /// The indices of the selected cells that equal `subject` except for the filters. Of several,
-    /// those with the most values in common with it: `rtt=` permits any network of that round-trip
-    /// time, but the subject's own is meant if it is one of them.
+    /// The indices of the selected cells that equal `subject` except for the filters. If there are
+    /// several, only those that share the most values with `subject`: `rtt=` permits any network of
+    /// that round-trip time, but the subject's own network is preferred.
     pub(super) fn corresponding(&self, cells: &[Cell], subject: &Cell) -> Vec<usize> {
         let named: Vec<Axis> = self.axes().collect();
         closest(cells, |cell| {
@@ -218,8 +218,8 @@ impl VisitSelector {
         let mut selector = Self::default();
         let mut start = 0;
         for part in text.split(',').filter(|_| !text.trim().is_empty()) {
-            let axis = start + (part.len() - part.trim_start().len());
-            selector.add(part.trim(), function).map_err(|message| (axis, message))?;
+            let index = start + (part.len() - part.trim_start().len());
+            selector.add(part.trim(), function).map_err(|message| (index, message))?;
             start += part.len() + 1;
         }
         Ok(Some(selector))
@@ -266,11 +266,11 @@ impl VisitSelector {
         self.filters.iter().all(|(axis, value)| axis.value(cell).eq_ignore_ascii_case(value))
     }
 
-    /// The indices of the selected cells that equal `subject` except for the filters; of several,
-    /// those with the most values in common with it.
+    /// The indices of the selected cells that equal `subject` except for the filters. If there are
+    /// several, only those that share the most values with `subject`.
     pub(super) fn corresponding(&self, cells: &[VisitCell], subject: &VisitCell) -> Vec<usize> {
         let named = |axis: VisitAxis| self.filters.iter().any(|(other, _)| *other == axis);
-        // The profile and its round-trip time are one.
+        // A profile implies its round-trip time.
         let network = named(VisitAxis::Profile) || named(VisitAxis::Rtt);
         let free =
             |axis| named(axis) || (network && matches!(axis, VisitAxis::Profile | VisitAxis::Rtt));
@@ -290,14 +290,14 @@ impl VisitSelector {
         }
         let present = |axis: VisitAxis| {
             let (name, _) = VisitAxis::ALL[axis as usize];
-            let mut places: Vec<String> = Vec::new();
+            let mut values: Vec<String> = Vec::new();
             for cell in &record.visit_cells {
-                let start = axis.value(cell);
-                if !places.contains(&start) {
-                    places.push(start);
+                let value = axis.value(cell);
+                if !values.contains(&value) {
+                    values.push(value);
                 }
             }
-            format!("{name} {}", places.join(", "))
+            format!("{name} {}", values.join(", "))
         };
         let present: Vec<String> = self.filters.iter().map(|(axis, _)| present(*axis)).collect();
         present.join("; ")
@@ -359,7 +359,8 @@ impl VisitSelector {
     }
 }
 
-/// The indices of the cells of which `common` returns the largest number. `None`: not a candidate.
+/// The indices of the cells for which `common` returns the largest number. It returns `None` for
+/// cells that are no candidates.
 fn closest<C>(cells: &[C], common: impl Fn(&C) -> Option<usize>) -> Vec<usize> {
     let common: Vec<Option<usize>> = cells.iter().map(common).collect();
     let most = common.iter().copied().max().flatten();

@@ -1,4 +1,4 @@
-//! Experiments beside the matrix: replays, middleboxes, load, processor time, waterfalls.
+//! Experiments other than the matrix: replays, middleboxes, load, processor time, waterfalls.
 
 use maud::{Markup, html};
 
@@ -107,27 +107,30 @@ fn rates(record: &Record) -> Vec<(String, Markup)> {
 
 pub(super) fn costs(record: &Record) -> Option<Section> {
     let table = tables::costs(record)?;
-    let place = |cost: &Cost| (cost.server.clone(), cost.workload.clone(), version(cost));
-    let mut captions: Vec<(String, String, String)> = Vec::new();
+    let key_of = |cost: &Cost| (cost.server.clone(), cost.workload.clone(), version(cost));
+    let mut keys: Vec<(String, String, String)> = Vec::new();
     for cost in &record.costs {
-        let caption = place(cost);
-        if !captions.contains(&caption) {
-            captions.push(caption);
+        let key = key_of(cost);
+        if !keys.contains(&key) {
+            keys.push(key);
         }
     }
-    let drawings: Vec<_> = captions
+    let drawings: Vec<_> = keys
         .into_iter()
         .filter(|(_, _, version)| version == "1.3" || version == QUIC)
         .take(MAX_CHARTS)
         .enumerate()
-        .map(|(number, whose)| {
-            let of: Vec<&Cost> = record.costs.iter().filter(|c| place(c) == whose).collect();
-            let (server, workload, version) = whose;
+        .map(|(number, key)| {
+            let costs: Vec<&Cost> =
+                record.costs.iter().filter(|cost| key_of(cost) == key).collect();
+            let (server, workload, version) = key;
             let tls = if version == QUIC { "" } else { "TLS " };
             let caption = format!("{server}, {workload}, {tls}{version}: \u{b5}s a connection");
-            let groups =
-                [("client", bars(&of, |c| c.client_us)), ("server", bars(&of, |c| c.server_us))]
-                    .map(|(name, bars)| BarGroup { name: name.to_owned(), bars });
+            let groups = [
+                ("client", bars(&costs, |c| c.client_us)),
+                ("server", bars(&costs, |c| c.server_us)),
+            ]
+            .map(|(name, bars)| BarGroup { name: name.to_owned(), bars });
             let chart = BarChart {
                 id: &format!("cost-{number}"),
                 title: &caption,
@@ -152,11 +155,11 @@ fn version(cost: &Cost) -> String {
     named_version(&cost.transport, &cost.tls)
 }
 
-fn bars(costs: &[&Cost], of: fn(&Cost) -> f64) -> Vec<Bar> {
+fn bars(costs: &[&Cost], time: fn(&Cost) -> f64) -> Vec<Bar> {
     let bar = |cost: &&Cost| Bar {
         name: cost.kind.clone(),
         class: kind_class(&cost.kind),
-        value: of(cost),
+        value: time(cost),
         published: None,
     };
     costs.iter().map(bar).collect()

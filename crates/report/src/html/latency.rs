@@ -56,10 +56,10 @@ fn draw_version(group: &Group<'_>, version: &str, drawings: &mut Vec<(String, Ma
 /// The legend of colours and dashes.
 pub(super) fn legend(record: &Record) -> Markup {
     let kinds = ["full", "resumed", "0-RTT", "refused"];
-    let there = |kind: &str| record.cells.iter().any(|cell| cell.kind == kind);
+    let is_measured = |kind: &str| record.cells.iter().any(|cell| cell.kind == kind);
     html! {
         ul.legend aria-label="Legend" {
-            @for kind in kinds.into_iter().filter(|kind| there(kind)) {
+            @for kind in kinds.into_iter().filter(|kind| is_measured(kind)) {
                 li { span class=(format!("dot {}", kind_class(kind))) {} (kind) }
             }
             @if record.cells.iter().any(|cell| cell.tfo) {
@@ -100,7 +100,7 @@ fn curves(group: &Group<'_>, version: &str) -> Vec<Curve> {
         curves.push(Curve {
             name: column.name(),
             class: kind_class(&column.kind),
-            dashed: column.helped(),
+            dashed: column.has_options(),
             shape: Shape::Marks,
             points,
         });
@@ -128,7 +128,7 @@ fn draw(id: &str, title: &str, curves: &[Curve]) -> Markup {
     .draw()
 }
 
-/// The same in units of the round-trip time, with a logarithmic axis for it.
+/// Like [`draw`], in units of the round-trip time and with logarithmic axes.
 fn draw_trips(id: &str, title: &str, curves: &[Curve]) -> Markup {
     let mut curves = curves.to_vec();
     for point in curves.iter_mut().flat_map(|curve| &mut curve.points) {
@@ -248,7 +248,7 @@ fn distribution_curves(
             distribution_curves.push(Curve {
                 name: column.name(),
                 class: kind_class(&column.kind),
-                dashed: column.helped(),
+                dashed: column.has_options(),
                 shape: Shape::Steps,
                 points: distribution(&times, POINTS_PER_CURVE),
             });

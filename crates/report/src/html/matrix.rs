@@ -86,8 +86,8 @@ fn field(cell: &Cell) -> Markup {
     }
 }
 
-/// Bars of TLS set-up, first byte and total for every group of cells; beside curl's published ones
-/// first.
+/// Bars of TLS set-up, first byte and total for every group of cells; those with curl's published
+/// figures first.
 pub(super) fn bars(record: &Record) -> Option<Section> {
     let tables: Vec<_> =
         [tables::curl(record), tables::phases(record)].into_iter().flatten().collect();
@@ -207,7 +207,7 @@ pub(super) fn blueprint(record: &Record) -> Option<Section> {
     simple_section("blueprint", "Blueprint", tables::blueprint(record)?)
 }
 
-/// Clients beside each other.
+/// Comparison of clients.
 pub(super) fn clients(record: &Record) -> Option<Section> {
     simple_section("clients", "Clients", tables::clients(record)?)
 }

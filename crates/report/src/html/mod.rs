@@ -14,7 +14,7 @@
 mod experiments;
 mod latency;
 mod matrix;
-mod setup;
+pub(crate) mod setup;
 mod summary;
 mod trips;
 mod visits;
@@ -103,7 +103,7 @@ pub fn page(title: &str, header: &Markup, sections: &[Section]) -> Markup {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                // With any record, the page cannot send a request.
+                // Whatever the record contains, the page cannot send a request.
                 meta http-equiv="Content-Security-Policy"
                     content="default-src 'none'; style-src 'unsafe-inline'; img-src data:";
                 meta name="generator" content="firstflight";

@@ -33,10 +33,11 @@ pub(super) fn link(record: &Record) -> Option<Section> {
 }
 
 pub(super) fn section(record: &Record) -> Section {
-    let with_what = [tables::servers(record), tables::browsers(record), tables::profiles(record)];
+    let setup_tables =
+        [tables::servers(record), tables::browsers(record), tables::profiles(record)];
     let body = html! {
         (facts(record))
-        @for table in with_what.into_iter().flatten() {
+        @for table in setup_tables.into_iter().flatten() {
             h3 { (table.title) }
             (table_html(&table))
         }
@@ -107,7 +108,7 @@ fn failures(record: &Record) -> Markup {
 }
 
 /// Quotes a word for a shell.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let safe = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
     match !word.is_empty() && word.chars().all(safe) {
         true => word.to_owned(),

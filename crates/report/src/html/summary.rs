@@ -254,10 +254,10 @@ pub(super) fn control(record: &Record) -> Option<Section> {
 }
 
 pub(super) fn residuals(record: &Record) -> Option<Section> {
-    let judged = |cell: &&crate::Cell| {
+    let has_residual = |cell: &&crate::Cell| {
         !cell.control && cell.summary.as_ref().is_some_and(|summary| summary.residual.is_some())
     };
-    let cells: Vec<&crate::Cell> = record.cells.iter().filter(judged).collect();
+    let cells: Vec<&crate::Cell> = record.cells.iter().filter(has_residual).collect();
     if cells.is_empty() {
         return None;
     }

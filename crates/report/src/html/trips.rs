@@ -1,4 +1,4 @@
-//! Round trips of each kind of handshake, as the packets have them.
+//! Round trips of each kind of handshake, counted from packets.
 
 use maud::html;
 
@@ -32,7 +32,7 @@ pub(super) fn trips(record: &Record) -> Option<Section> {
     Some(Section { id: "trips", title, short: "Round trips", body })
 }
 
-/// A row for each kind of the newest version; `None` if the packets of no cell agree.
+/// A row for each kind of the newest version; `None` if no cell has a number of round trips.
 fn rows(group: &Group<'_>) -> Option<Vec<TripsRow>> {
     let newest = group.newest();
     let network = &group.first().profile;

@@ -13,7 +13,7 @@ use crate::statistics::{
 pub struct Cell {
     /// Which experiment it belongs to, by name.
     pub experiment: String,
-    /// The client, by name: `firstflight`, or another make that is measured from its packets alone.
+    /// The client, by name: `firstflight`, or another one, which is measured from its packets alone.
     #[serde(default = "ours")]
     pub client: String,
     /// The server under test, by name.
@@ -33,7 +33,7 @@ pub struct Cell {
     pub kind: String,
     /// Whether TCP Fast Open was requested.
     pub tfo: bool,
-    /// Whether the client brought an address token from an earlier connection (QUIC; RFC 9000
+    /// Whether the client sent an address token from an earlier connection (QUIC; RFC 9000
     /// section 8.1.3).
     #[serde(default)]
     pub token: bool,
@@ -50,7 +50,7 @@ pub struct Cell {
     pub certificate: String,
     /// Length of the response's content in bytes.
     pub response_bytes: u64,
-    /// Whether it is the second arm of an A/A control, equal to another cell in all else.
+    /// Whether it is the second arm of an A/A control, otherwise equal to another cell.
     pub control: bool,
     /// Round trips to the first byte that the protocols need; `None` where that is not known.
     pub expected_round_trips: Option<u32>,
@@ -93,15 +93,15 @@ pub struct Summary {
     pub first_byte: Figures,
     /// From the connect call to the last byte of the response (curl: `time_total`).
     pub total: Option<Figures>,
-    /// The first byte as the packets have it, without client and kernel: median.
+    /// Median time to the first byte by the packets, without client and kernel.
     pub wire_p50_ms: Option<f64>,
-    /// The last byte likewise.
+    /// Median time to the last byte by the packets.
     #[serde(default)]
     pub wire_total_p50_ms: Option<f64>,
-    /// Round trips from the first packet to the first byte of the response, counted from packets;
-    /// what all but one in twenty samples took, `None` if fewer agree.
+    /// Round trips from the first packet to the first byte of the response, counted from packets:
+    /// the value of at least 19 in 20 samples; `None` if fewer agree.
     pub round_trips: Option<u32>,
-    /// The same to the last byte of the response.
+    /// Round trips to the last byte of the response, likewise.
     pub total_round_trips: Option<u32>,
     /// Bytes until the handshake was complete: medians, see [`Sample::handshake_bytes`].
     #[serde(default)]
@@ -109,7 +109,7 @@ pub struct Summary {
     /// Bytes until the first byte of the response: medians, see [`Sample::first_byte_bytes`].
     #[serde(default)]
     pub first_byte_bytes: Option<Bytes>,
-    /// What the median of the first byte has beyond the model.
+    /// By how much the median of the first byte exceeds the model.
     pub residual: Option<Residual>,
 }
 
@@ -118,17 +118,17 @@ impl Summary {
     /// response.
     pub fn of_samples<'a>(good: impl Iterator<Item = &'a Sample>) -> Option<Self> {
         let good: Vec<&Sample> = good.collect();
-        let of =
+        let times =
             |value: fn(&Sample) -> Option<f64>| good.iter().filter_map(move |sample| value(sample));
-        let median = |value: fn(&Sample) -> Option<f64>| percentile(&ascending(of(value)), 0.5);
+        let median = |value: fn(&Sample) -> Option<f64>| percentile(&ascending(times(value)), 0.5);
         let bytes = |value: fn(&Sample) -> Option<Bytes>| {
             Bytes::medians(good.iter().filter_map(|sample| value(sample)))
         };
         Some(Self {
             samples: good.len(),
-            setup: Figures::from_values(of(|sample| sample.setup_ms)),
-            first_byte: Figures::from_values(of(|sample| sample.time_ms))?,
-            total: Figures::from_values(of(|sample| sample.total_ms)),
+            setup: Figures::from_values(times(|sample| sample.setup_ms)),
+            first_byte: Figures::from_values(times(|sample| sample.time_ms))?,
+            total: Figures::from_values(times(|sample| sample.total_ms)),
             wire_p50_ms: median(|sample| sample.wire_ms),
             wire_total_p50_ms: median(|sample| sample.wire_total_ms),
             round_trips: consensus(good.iter().map(|sample| sample.round_trips)),
@@ -166,7 +166,7 @@ impl Bytes {
 /// 95 % intervals.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Figures {
-    /// Least.
+    /// Minimum.
     pub min_ms: f64,
     /// Median.
     pub p50_ms: f64,
@@ -182,9 +182,9 @@ pub struct Figures {
     pub p99_interval_ms: Option<(f64, f64)>,
     /// 99.9th percentile, from 2,995 samples on.
     pub p999_ms: Option<f64>,
-    /// Worst.
+    /// Maximum.
     pub max_ms: f64,
-    /// Mean: for comparison with figures of others, who publish means.
+    /// Mean, for comparison with published means.
     pub mean_ms: f64,
 }
 
@@ -213,24 +213,24 @@ impl Figures {
     }
 }
 
-/// Measured less model, where the model is round trips times RTT, the rates' part, and the
+/// Measured minus model, where the model is round trips times RTT, the rates' part, and the
 /// processor time of both sides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Residual {
-    /// What the model says.
+    /// The time that the model predicts.
     pub model_ms: f64,
-    /// What the median has more.
+    /// The measured median minus the model.
     pub residual_ms: f64,
-    /// Whether that is more than the model leaves open, so that a reader should look for the reason.
+    /// Whether the residual exceeds the model's tolerance.
     pub flagged: bool,
 }
 
 /// One connection. Times start with the connect call.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Sample {
-    /// Which cell, by its place in [`Record::cells`](crate::Record::cells).
+    /// The cell, by its index in [`Record::cells`](crate::Record::cells).
     pub cell: usize,
-    /// Which block: in each, every cell of a path comes once, in random order.
+    /// The block. Each block has every cell of a path once, in random order.
     #[serde(default)]
     pub block: usize,
     /// When it started, in milliseconds since the measuring started.
@@ -243,46 +243,46 @@ pub struct Sample {
     pub total_ms: Option<f64>,
     /// From the first packet to the first byte of the response on the wire, both delays included.
     pub wire_ms: Option<f64>,
-    /// The same to its last byte.
+    /// From the first packet to the last byte of the response on the wire.
     #[serde(default)]
     pub wire_total_ms: Option<f64>,
     /// Round trips to the first byte of the response, counted from packets.
     pub round_trips: Option<u32>,
-    /// Round trips to its last byte.
+    /// Round trips to the last byte of the response.
     pub total_round_trips: Option<u32>,
-    /// Bytes that the client had sent and got when it had the server's Finished, and so could send
-    /// requests without early data; early data is among them. From packets.
+    /// Bytes that the client had sent and received when it got the server's Finished and could send
+    /// requests without early data. Includes early data. Counted from packets.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub handshake_bytes: Option<Bytes>,
-    /// Bytes that left each side until the packet with the first byte of the response, included.
+    /// Bytes that each side sent up to and including the packet with the first byte of the response.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub first_byte_bytes: Option<Bytes>,
     /// What its packets show, in words.
     pub label: Option<String>,
     /// How late the link delivered its latest packet, in microseconds.
     pub lateness_us: f64,
-    /// For how long of that the machine did not run the link: its thread woke late or was stopped, by
-    /// the scheduler or the hypervisor. The rest is the link's own error.
+    /// The part of `lateness_us` in which the machine did not run the link, because its thread woke
+    /// late or was stopped by the scheduler or the hypervisor. The rest is the link's own error.
     #[serde(skip_serializing_if = "is_zero_time", default)]
     pub stalled_us: f64,
-    /// Packets of it that the link dropped on purpose: by loss, queue or middlebox.
+    /// Packets of the connection that the link dropped on purpose: by loss, queue or middlebox.
     #[serde(skip_serializing_if = "is_zero", default)]
     pub dropped: u32,
-    /// Why it does not enter the figures.
+    /// Why the sample is excluded from the figures.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub fault: Option<Fault>,
 }
 
-/// Why a sample does not enter the figures.
+/// Why a sample is excluded from the figures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "kind", content = "why")]
 pub enum Fault {
-    /// The machine stalled: the link was late, or dropped packets that its profile does not.
+    /// The machine stalled: the link was late, or dropped packets that its profile does not drop.
     Spoiled(String),
-    /// Packets that the network dropped on purpose made it something else than its cell requires,
-    /// or made it fail.
+    /// Packets that the network dropped on purpose changed the kind of the connection, or made it
+    /// fail.
     Disturbed(String),
-    /// Its packets show something else than its cell requires. This fails the run.
+    /// The packets show another kind of connection than the cell requires. This fails the run.
     Mislabelled(String),
     /// The connection failed. This fails the run.
     Failed(String),
@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_have_what_the_samples_bear() {
+    fn percentiles_need_enough_samples() {
         let few = Figures::from_values((1..=58).map(f64::from)).unwrap();
         assert_eq!((few.min_ms, few.p50_ms, few.max_ms, few.mean_ms), (1.0, 29.0, 58.0, 29.5));
         assert_eq!((few.p95_ms, few.p95_interval_ms), (None, None));

@@ -78,9 +78,9 @@ pub fn write(record: &Record, path: &Path) -> Result<(), RecordError> {
     written.map_err(|source| RecordError::File { verb: "write", path: path.to_owned(), source })
 }
 
-/// Writes a file beside the one that it replaces, and renames it when it is complete. A failure leaves
-/// the old file as it is. Of a link, the file that it names is replaced; what is no file, such as a
-/// pipe, is written to.
+/// Writes a file beside the one that it replaces, and renames it when it is complete. If that
+/// fails, the old file is unchanged. If `path` is a symbolic link, its target is replaced. Anything
+/// but a regular file, such as a pipe, is written to directly.
 ///
 /// # Errors
 /// Those of `write` and of the system.

@@ -1,4 +1,4 @@
-//! Measurements beside cells and samples: effects, control, costs, replays, middleboxes,
+//! Measurements other than cells and samples: effects, control, costs, replays, middleboxes,
 //! waterfalls, load.
 
 use schemars::JsonSchema;
@@ -12,38 +12,38 @@ use super::{Figures, Interval};
 pub struct Effect {
     /// In words, such as `0-RTT instead of full`.
     pub what: String,
-    /// The cell compared with, by its place in [`Record::cells`](crate::Record::cells).
+    /// The cell compared with, by its index in [`Record::cells`](crate::Record::cells).
     pub from: usize,
     /// The cell that is different.
     pub to: usize,
-    /// `to` less `from`, medians of the first byte, in milliseconds; a bootstrap interval over
+    /// `to` minus `from`, medians of the first byte, in milliseconds; a bootstrap interval over
     /// blocks.
     pub difference_ms: Interval,
-    /// The same in round trips of the profile.
+    /// The difference in round trips of the profile.
     pub difference_rtt: Interval,
     /// Whether 0 lies outside the interval.
     pub significant: bool,
 }
 
-/// The A/A control of a run: how often two arms that are the same seem to differ.
+/// The A/A control of a run: how often two equal arms seem to differ.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Control {
     /// The pairs.
     pub pairs: Vec<ControlPair>,
-    /// How many of them may seem to differ by chance at 95 %, all but 1 in 40 times.
+    /// How many pairs may differ at 95 % by chance, in 39 of 40 runs.
     pub allowed: usize,
-    /// How many do.
+    /// How many pairs differ.
     pub differing: usize,
 }
 
-/// Two cells that are the same but for their names.
+/// Two cells that differ only in their names.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ControlPair {
-    /// The cell, by its place in [`Record::cells`](crate::Record::cells).
+    /// The cell, by its index in [`Record::cells`](crate::Record::cells).
     pub cell: usize,
     /// Its second arm.
     pub twin: usize,
-    /// Second less first, medians of the first byte.
+    /// Second arm minus first, medians of the first byte.
     pub difference_ms: Interval,
     /// Whether 0 lies outside the interval.
     pub differs: bool,
@@ -72,9 +72,9 @@ pub struct Cost {
     pub certificate: String,
     /// Connections counted.
     pub connections: usize,
-    /// Processor time of the client, in microseconds a connection, kernel included.
+    /// Processor time of the client, in microseconds per connection, kernel included.
     pub client_us: f64,
-    /// Of the server's processes.
+    /// Processor time of the server's processes, likewise.
     pub server_us: f64,
     /// Cycles of the client; `None` without counters.
     pub client_cycles: Option<f64>,
@@ -86,7 +86,7 @@ pub struct Cost {
     pub server_instructions: Option<f64>,
 }
 
-/// What became of the replays at one server.
+/// The outcome of the replays at one server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Replay {
     /// The server.
@@ -98,19 +98,21 @@ pub struct Replay {
     pub flights: usize,
     /// Tries over all flights that reached the server.
     pub tries: usize,
-    /// Further tries, which did not reach it: it refused the connection, or sending failed.
+    /// Further tries, which did not reach the server: it refused the connection, or sending failed.
     #[serde(default)]
     pub failed: usize,
     /// How often the server executed a replayed request, by its own log.
     pub executed: usize,
-    /// Bytes that a try got back, on average (an attacker cannot read them).
+    /// Mean number of response bytes per try (an attacker cannot read them).
     pub bytes_per_try: f64,
-    /// How often the flights' own requests were executed: once each, or the counting is wrong.
+    /// How often the original flights' requests were executed. If not once each, the count is not
+    /// reliable.
     pub originals: usize,
 }
 
 impl Control {
-    /// Whether chance does not allow every pair to differ. It does for a single one, which says nothing.
+    /// Whether chance allows fewer than all pairs to differ. A control of a single pair shows
+    /// nothing.
     pub fn is_decidable(&self) -> bool {
         self.allowed < self.pairs.len()
     }
@@ -125,7 +127,7 @@ impl Replay {
         }
     }
 
-    /// Why it is not known whether the server executes replays, if so.
+    /// Why the count of executed replays is not reliable; `None` if it is.
     pub fn doubt(&self) -> Option<String> {
         if self.originals < self.flights {
             return Some(format!(
@@ -163,15 +165,15 @@ pub struct MiddleboxOutcome {
     pub tries: usize,
     /// What their packets show, in words, and how often.
     pub labels: Vec<(String, usize)>,
-    /// To the first byte, of those that got one.
+    /// Time to the first byte, over the connections that got one.
     pub first_byte: Option<Figures>,
-    /// The same connections without the middlebox: median.
+    /// Median of the same connections without the middlebox.
     pub undisturbed_p50_ms: Option<f64>,
-    /// How many failed, and how the first of them did.
+    /// How many connections failed.
     pub failed: usize,
     /// Why the first failed.
     pub failure: Option<String>,
-    /// Packets that the middlebox dropped or changed, a connection.
+    /// Packets that the middlebox dropped or changed, per connection.
     pub packets_hit: f64,
 }
 
@@ -179,9 +181,9 @@ pub struct MiddleboxOutcome {
 /// data.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Stall {
-    /// What is on the way: `nothing`, a middlebox by its cell's name, or a proxy.
+    /// What is on the path: `nothing`, a middlebox by its cell's name, or a proxy.
     pub on_the_way: String,
-    /// Who issued the ticket that the client brings: `server` or `proxy`.
+    /// Who issued the ticket that the client offers: `server` or `proxy`.
     pub tickets_of: String,
     /// Whether the client may open a second connection.
     pub second_connection: bool,
@@ -193,7 +195,7 @@ pub struct Stall {
     pub tries: usize,
     /// What the packets of their connections show, in words, and how often.
     pub happened: Vec<(String, usize)>,
-    /// From the first packet to the first byte of the response, of those that got one.
+    /// From the first packet to the first byte of the response, over the fetches that got one.
     pub first_byte: Option<Figures>,
     /// Fetches without a response.
     pub failed: usize,
@@ -210,26 +212,27 @@ pub struct ColdStart {
     pub restarts: usize,
     /// What the packets of the first connection after a restart show, in words, and how often.
     pub first: Vec<(String, usize)>,
-    /// Connections until early data was accepted, that one included; the most of all restarts.
+    /// Connections up to and including the first with accepted early data; the maximum over all
+    /// restarts.
     pub connections: usize,
     /// From the start of the process to the first byte of the first response.
     pub response: Option<Figures>,
     /// From the start of the process to the first byte of the first response to accepted early data.
     pub early: Option<Figures>,
-    /// Processor time of the server until then.
+    /// Processor time of the server until the first response to accepted early data.
     pub server_cpu: Option<Figures>,
 }
 
 /// The packets of one sample.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Waterfall {
-    /// Its cell, by its place in [`Record::cells`](crate::Record::cells).
+    /// Its cell, by its index in [`Record::cells`](crate::Record::cells).
     pub cell: usize,
     /// What its packets show, in words.
     pub label: String,
     /// When the first byte of the response was delivered, in milliseconds since the first packet.
     pub first_byte_ms: f64,
-    /// When its last byte was.
+    /// When the last byte of the response was delivered.
     pub last_byte_ms: f64,
     /// The packets, in the order in which they were sent.
     pub packets: Vec<WaterfallPacket>,
@@ -244,7 +247,7 @@ pub struct WaterfallPacket {
     pub up: bool,
     /// When it was sent, in milliseconds since the first packet.
     pub sent_ms: f64,
-    /// When it was delivered; `None`: dropped.
+    /// When it was delivered; `None` if it was dropped.
     pub delivered_ms: Option<f64>,
     /// What is in it, such as `ClientHello`, `early data 312 B`.
     pub what: Vec<String>,
@@ -261,7 +264,7 @@ pub struct WaterfallPacket {
 pub struct Capture {
     /// The file's name, relative to the record.
     pub file: String,
-    /// Whose packets, in words.
+    /// What was captured, in words.
     pub what: String,
     /// Connections in it.
     pub connections: usize,
@@ -284,9 +287,9 @@ pub struct Load {
     pub threads: usize,
     /// Connections at a time; closed only.
     pub connections: Option<usize>,
-    /// Connections a second that were requested; open only.
+    /// Connections per second that were requested; open only.
     pub rate_wanted: Option<f64>,
-    /// Connections a second that were completed.
+    /// Connections per second that were completed.
     pub rate: f64,
     /// How long it took, in seconds.
     pub seconds: f64,
@@ -294,9 +297,9 @@ pub struct Load {
     pub completed: u64,
     /// Those whose handshake was of the requested kind; `None` in older records.
     pub as_requested: Option<u64>,
-    /// Handshakes as the TLS state says: what, and how many.
+    /// Handshakes by the TLS state: kind and number.
     pub handshakes: Vec<(String, u64)>,
-    /// What failed, and how often.
+    /// Errors, and how often each occurred.
     pub errors: Vec<(String, u64)>,
     /// Connections that were due but never started.
     pub not_begun: u64,
@@ -306,9 +309,9 @@ pub struct Load {
     pub first_byte: Option<LoadLatency>,
     /// Last byte.
     pub total: Option<LoadLatency>,
-    /// Processor time of the client in microseconds a connection.
+    /// Processor time of the client in microseconds per connection.
     pub client_us: f64,
-    /// Of the server, where its process is known.
+    /// Processor time of the server, likewise; `None` if its process is not known.
     pub server_us: Option<f64>,
     /// What a reader of the figures has to know, a sentence each.
     #[serde(default)]
@@ -323,7 +326,7 @@ fn http_one() -> String {
 /// Latency of a load run in milliseconds; percentiles only where the samples suffice.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct LoadLatency {
-    /// Least.
+    /// Minimum.
     pub min_ms: f64,
     /// Median.
     pub p50_ms: f64,
@@ -335,6 +338,6 @@ pub struct LoadLatency {
     pub p99_ms: Option<f64>,
     /// 99.9th percentile.
     pub p999_ms: Option<f64>,
-    /// Worst.
+    /// Maximum.
     pub max_ms: f64,
 }

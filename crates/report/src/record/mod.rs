@@ -20,10 +20,10 @@ pub use visits::{
     VisitSummary,
 };
 
-/// The version of the record's form; raised when a field changes its meaning.
+/// The version of the record's schema, raised when a field changes its meaning.
 pub const SCHEMA: u32 = 3;
 
-/// One run, whole. Times are milliseconds and rates Mbit/s unless a field's name says otherwise.
+/// A complete run. Times are milliseconds and rates Mbit/s unless a field's name says otherwise.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Record {
     /// [`SCHEMA`].
@@ -39,17 +39,17 @@ pub struct Record {
     /// The seed that ordered the samples and decided what the link dropped; the same seed and plan
     /// give the same order.
     pub seed: u64,
-    /// Who says what each sample was.
+    /// What the labels of the samples are based on.
     pub witness: Witness,
     /// Where it ran.
     pub machine: MachineFacts,
     /// The servers under test.
     pub servers: Vec<ServerFacts>,
-    /// The emulated link; `None` when the server was elsewhere.
+    /// The emulated link; `None` for a remote server.
     pub link: Option<LinkFacts>,
     /// The networks, in the order of the tables.
     pub profiles: Vec<ProfileFacts>,
-    /// What the cells belong to, in the order in which a report shows them.
+    /// The experiments of the cells, in the order of the report.
     pub experiments: Vec<Experiment>,
     /// The cells with their figures, in the order of the tables.
     pub cells: Vec<Cell>,
@@ -59,13 +59,13 @@ pub struct Record {
     pub effects: Vec<Effect>,
     /// The A/A control: cells that were measured twice under two names.
     pub control: Option<Control>,
-    /// What a connection costs in processor time, a row for each cell that was counted.
+    /// The processor time of a connection, an entry for each cell in which it was counted.
     pub costs: Vec<Cost>,
-    /// What came of the replays, a row a server.
+    /// The outcomes of the replays, an entry for each server and transport.
     pub replays: Vec<Replay>,
     /// What middleboxes did to connections.
     pub middleboxes: Vec<MiddleboxOutcome>,
-    /// How long responses to early data took behind what interferes with it.
+    /// How long responses to early data took behind middleboxes and proxies.
     #[serde(default)]
     pub stalls: Vec<Stall>,
     /// What restarts of the server cost, for each way of keeping its ticket keys.
@@ -74,7 +74,7 @@ pub struct Record {
     /// The browsers that visited.
     #[serde(default)]
     pub browsers: Vec<BrowserFacts>,
-    /// What they visited, with the figures, in the order of the tables.
+    /// The cells of the visits with their figures, in the order of the tables.
     #[serde(default)]
     pub visit_cells: Vec<VisitCell>,
     /// Every visit, in the order in which they were started.
@@ -94,7 +94,7 @@ pub struct Record {
     pub loads: Vec<Load>,
     /// Combinations of the plan that were left out, and why, a sentence each.
     pub left_out: Vec<String>,
-    /// What was measured after the samples and failed, and why, a sentence each. This fails the run.
+    /// The measurements after the samples that failed, and why, a sentence each. This fails the run.
     #[serde(default)]
     pub failed_stages: Vec<String>,
 }
@@ -176,22 +176,23 @@ pub struct MachineFacts {
     pub kernel: String,
     /// The processor's name.
     pub processor: String,
-    /// How many processors were there to use.
+    /// The number of available processors.
     pub processors: usize,
     /// Why there are no cycles and instructions in [`Record::costs`](crate::Record::costs); `None`
     /// if the machine counts them.
     pub no_counters: Option<String>,
 }
 
-/// Who says what a sample was.
+/// What the labels of samples are based on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Witness {
-    /// Its packets, taken from the emulated link or a capture.
+    /// The packets, taken from the emulated link or a capture.
     #[default]
     Packets,
-    /// The kernel's TCP_INFO and the client's TLS state: a server elsewhere, without a capture.
-    /// Round trips are then the time to the first byte in units of the kernel's least RTT.
+    /// The kernel's TCP_INFO and the client's TLS state: for a remote server without a
+    /// capture.
+    /// Round trips are then the time to the first byte in units of the kernel's minimum RTT.
     Kernel,
 }
 
@@ -200,22 +201,22 @@ pub enum Witness {
 pub struct ServerFacts {
     /// Its name in cells.
     pub name: String,
-    /// What it calls itself, with its version.
+    /// Its product name and version, as it reports them.
     pub version: String,
-    /// What a reader should know of it, such as what it cannot do.
+    /// Notes for the reader, such as missing features.
     pub notes: Vec<String>,
 }
 
-/// A network: one built-in or from a file.
+/// A network, built in or from a file.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ProfileFacts {
     /// Its name in cells.
     pub name: String,
     /// Round-trip time of a small packet and its response; the median where jitter is part of it.
     pub rtt_ms: f64,
-    /// Rate to the client; `None`: not limited.
+    /// Rate to the client; `None` if not limited.
     pub down_mbps: Option<f64>,
-    /// Rate to the server; `None`: not limited.
+    /// Rate to the server; `None` if not limited.
     pub up_mbps: Option<f64>,
     /// Everything else in words: jitter, loss, queue, MTU. Empty if there is nothing.
     pub more: String,
@@ -234,21 +235,21 @@ pub struct LinkFacts {
     pub initial_window: u32,
     /// Packets that it delivered.
     pub packets: u64,
-    /// Its own lateness in microseconds: median.
+    /// Median of its lateness in microseconds.
     pub lateness_p50_us: f64,
     /// 99th percentile.
     pub lateness_p99_us: f64,
-    /// Worst.
+    /// Maximum.
     pub lateness_max_us: f64,
     /// The 99th percentile of its lateness without the times at which the machine did not run it.
     #[serde(default)]
     pub own_lateness_p99_us: Option<f64>,
     /// How long its thread waited for a processor meanwhile, in milliseconds
-    /// (`/proc/thread-self/schedstat`); `None` if the kernel does not tell.
+    /// (`/proc/thread-self/schedstat`); `None` if the kernel does not report it.
     #[serde(default)]
     pub waited_ms: Option<f64>,
     /// How long the hypervisor ran others instead of the machine's processors meanwhile, in
-    /// milliseconds (steal time in `/proc/stat`); `None` if the kernel does not tell.
+    /// milliseconds (steal time in `/proc/stat`); `None` if the kernel does not report it.
     #[serde(default)]
     pub stolen_ms: Option<f64>,
     /// Kernel settings that the machine refused.
@@ -259,16 +260,16 @@ pub struct LinkFacts {
     pub calibrations: Vec<Calibration>,
 }
 
-/// What UDP echoes say of a path: time there and back, less the configured RTT.
+/// UDP echoes over a path: their round-trip time minus the configured RTT.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Calibration {
     /// The path's profile.
     pub profile: String,
-    /// Before the samples; `false`: after them.
+    /// Whether it was before the samples, not after them.
     pub before: bool,
-    /// Echoes.
+    /// The number of echoes.
     pub probes: usize,
-    /// Least error in microseconds; negative: early.
+    /// Minimum error in microseconds; negative if early.
     pub min_us: f64,
     /// Median.
     pub p50_us: f64,
@@ -276,12 +277,12 @@ pub struct Calibration {
     pub p99_us: f64,
 }
 
-/// What some cells were measured for.
+/// An experiment: a group of cells.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Experiment {
     /// Its name in cells: `ping-pong`, `get`, `curl`, `blueprint`, or `matrix` for axes that were
     /// chosen by hand.
     pub name: String,
-    /// In words.
+    /// Its title.
     pub title: String,
 }

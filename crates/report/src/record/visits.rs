@@ -1,4 +1,4 @@
-//! Visits: what a real browser did and felt when it opened a page.
+//! Visits: page loads in real browsers.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,9 +10,9 @@ use super::{Fault, Figures, Interval};
 pub struct BrowserFacts {
     /// `firefox` or `chromium`.
     pub name: String,
-    /// What it calls itself, such as `Mozilla Firefox 153.7.0esr`.
+    /// Its name and version as it reports them, such as `Mozilla Firefox 153.7.0esr`.
     pub version: String,
-    /// What of its settings the figures depend on, a sentence each.
+    /// Settings that affect the figures, a sentence each.
     #[serde(default)]
     pub notes: Vec<String>,
 }
@@ -50,19 +50,19 @@ pub struct VisitSummary {
     /// TLS set-up as the browser reports it: from the end of TCP's handshake (QUIC: from the
     /// start) until a request could leave.
     pub tls: Option<Figures>,
-    /// The same from the packets: how much later the request left than it would have without TLS.
+    /// TLS set-up from the packets: how much later the request left than it would have without TLS.
     pub wire_tls: Option<Figures>,
     /// From the start of the navigation to the last byte of the page or picture, in the browser.
     pub total: Figures,
-    /// From the first packet to the last byte of the response on the wire; of a page with
-    /// subresources, to the last of theirs on the same connection.
+    /// From the first packet to the last byte of the response on the wire; for a page with
+    /// subresources, to their last byte on the same connection.
     pub wire_total: Option<Figures>,
     /// To the load event, with all subresources.
     pub load: Option<Figures>,
     /// To the largest contentful paint.
     pub largest_paint: Option<Figures>,
-    /// Round trips from the first packet to the first byte of the response; what all but one in
-    /// twenty visits took, `None` if fewer agree.
+    /// Round trips from the first packet to the first byte of the response: the value of at least
+    /// 19 in 20 visits; `None` if fewer agree.
     pub round_trips: Option<u32>,
 }
 
@@ -70,22 +70,22 @@ pub struct VisitSummary {
 /// first packet to the server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Visit {
-    /// Which cell, by its place in [`Record::visit_cells`](crate::Record::visit_cells).
+    /// The cell, by its index in [`Record::visit_cells`](crate::Record::visit_cells).
     pub cell: usize,
-    /// Which block: one run of a browser with a fresh profile.
+    /// The block: one run of a browser with a fresh profile.
     pub block: usize,
-    /// Which visit of its block, from 0.
+    /// The index of the visit in its block, from 0.
     pub turn: usize,
     /// When it started, in milliseconds since the visits started.
     pub at_ms: f64,
-    /// What the browser says; `None` if it said nothing.
+    /// The browser's timings; `None` if it reported none.
     pub browser: Option<BrowserTimings>,
-    /// What the packets say; `None` if there were none.
+    /// What the packets show; `None` if there were none.
     pub wire: Option<VisitPackets>,
-    /// Where the two disagree, a sentence each.
+    /// Where browser and packets disagree, a sentence each.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub warnings: Vec<String>,
-    /// Why it does not enter the figures.
+    /// Why the visit is excluded from the figures.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub fault: Option<Fault>,
 }
@@ -96,7 +96,7 @@ pub struct Visit {
 pub struct BrowserTimings {
     /// `connectStart`.
     pub connect_start_ms: f64,
-    /// `secureConnectionStart`; `None` where the browser has 0, for a connection that was there.
+    /// `secureConnectionStart`; `None` where the browser has 0, for a reused connection.
     pub secure_connection_start_ms: Option<f64>,
     /// `connectEnd`.
     pub connect_end_ms: f64,
@@ -106,7 +106,7 @@ pub struct BrowserTimings {
     pub response_start_ms: f64,
     /// `responseEnd`.
     pub response_end_ms: f64,
-    /// `loadEventStart`: when all subresources were there.
+    /// `loadEventStart`: when all subresources had arrived.
     pub load_event_ms: Option<f64>,
     /// First contentful paint.
     pub first_paint_ms: Option<f64>,
@@ -148,7 +148,7 @@ pub struct VisitPackets {
     pub tls_ms: Option<f64>,
     /// From the first packet of the page's connection to the first byte of the response.
     pub first_byte_ms: Option<f64>,
-    /// The same to the last byte that the connection brought: of the page or picture, or of
+    /// From the first packet of the page's connection to its last byte: of the page or picture, or of
     /// subresources.
     pub last_byte_ms: Option<f64>,
     /// Round trips to the first byte of the response.
@@ -159,21 +159,21 @@ pub struct VisitPackets {
     pub tickets: Option<usize>,
 }
 
-/// What one kind of visit takes less than another that differs from it in one respect: medians of
+/// What one kind of visit saves against another that differs from it in one respect: medians of
 /// the total in the browser, and of the load event.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct VisitEffect {
     /// In words, such as `0-RTT on instead of off`.
     pub what: String,
-    /// The cell compared with, by its place in [`Record::visit_cells`](crate::Record::visit_cells).
+    /// The cell compared with, by its index in [`Record::visit_cells`](crate::Record::visit_cells).
     pub from: usize,
     /// The cell that is different.
     pub to: usize,
-    /// `to` less `from`, in milliseconds; a bootstrap interval over blocks.
+    /// `to` minus `from`, in milliseconds; a bootstrap interval over blocks.
     pub total_ms: Interval,
-    /// The same in round trips of the profile.
+    /// The difference in round trips of the profile.
     pub total_rtt: Interval,
-    /// The load event likewise, where there are subresources.
+    /// The difference of the load event, where there are subresources.
     pub load_ms: Option<Interval>,
     /// Whether 0 lies outside the interval of the total.
     pub significant: bool,
@@ -182,7 +182,7 @@ pub struct VisitEffect {
 /// What a page looked like while it was loaded.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Filmstrip {
-    /// The cell, by its place in [`Record::visit_cells`](crate::Record::visit_cells).
+    /// The cell, by its index in [`Record::visit_cells`](crate::Record::visit_cells).
     pub cell: usize,
     /// The pictures in the order of their times.
     pub frames: Vec<Frame>,

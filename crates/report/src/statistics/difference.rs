@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_computed_distribution_is_that_of_drawn_resamples() {
+    fn computed_and_drawn_resamples_have_the_same_distribution() {
         let values: Vec<f64> = (0..15).map(f64::from).collect();
         let computed = resampled_median(&values);
         assert!((computed.iter().map(|(_, p)| p).sum::<f64>() - 1.0).abs() < 1e-9);
@@ -174,8 +174,8 @@ mod tests {
             counts[resample[7] as usize] += 1.0;
         }
         for (value, p) in computed {
-            let seen = counts[value as usize] / f64::from(draws);
-            assert!((seen - p).abs() < 0.01, "{value}: {seen} drawn, {p} computed");
+            let drawn = counts[value as usize] / f64::from(draws);
+            assert!((drawn - p).abs() < 0.01, "{value}: {drawn} drawn, {p} computed");
         }
     }
 
@@ -184,9 +184,9 @@ mod tests {
         let blocks: Vec<_> = (0..40)
             .map(|k| (vec![f64::from(k * 7 % 13)], vec![f64::from(k * 5 % 17) + 1.0]))
             .collect();
-        let one = paired_difference_of_medians(&blocks, 3);
-        assert!(one.is_some());
-        assert_eq!(one, paired_difference_of_medians(&blocks, 3));
+        let interval = paired_difference_of_medians(&blocks, 3);
+        assert!(interval.is_some());
+        assert_eq!(interval, paired_difference_of_medians(&blocks, 3));
     }
 
     #[test]
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unmistakable_difference_is_found_and_a_disturbed_block_hits_both_sides() {
+    fn different_levels_of_blocks_do_not_hide_a_constant_difference() {
         // Every block has its own level, far apart from each other; within it, b is 1 more.
         let blocks: Vec<_> = (0..60)
             .map(|k| {
@@ -210,8 +210,8 @@ mod tests {
         let paired = paired_difference_of_medians(&blocks, 5).unwrap();
         assert_eq!((paired.low, paired.estimate, paired.high), (1.0, 1.0, 1.0));
         let (a, b): (Vec<f64>, Vec<f64>) = blocks.iter().map(|(a, b)| (a[0], b[0])).unzip();
-        let separate_bounds = difference_of_medians(&a, &b).unwrap();
-        assert!(!separate_bounds.excludes_zero(), "{separate_bounds:?}");
+        let unpaired = difference_of_medians(&a, &b).unwrap();
+        assert!(!unpaired.excludes_zero(), "{unpaired:?}");
     }
 
     proptest! {

@@ -1,4 +1,4 @@
-//! Access networks in the order of what they cost, beside the order in which they were published.
+//! Access networks in the order of their latency, compared with the published order.
 
 use super::Table;
 use super::comparisons::in_experiment;
@@ -40,7 +40,7 @@ pub(crate) fn access_networks(record: &Record) -> Vec<AccessNetwork<'_>> {
     networks
 }
 
-/// The ladder.
+/// The table of access networks.
 pub(crate) fn access(record: &Record) -> Option<Table> {
     let networks = access_networks(record);
     let mut table = Table::new(
@@ -85,7 +85,7 @@ pub(crate) fn order_notes(record: &Record, networks: &[AccessNetwork<'_>]) -> Ve
     neighbours.collect()
 }
 
-/// Why a network was measured before one that was published before it.
+/// Explains why a network was faster than one that ranks as faster in the published order.
 fn order_note(record: &Record, before: &AccessNetwork<'_>, after: &AccessNetwork<'_>) -> String {
     let facts = |network: &AccessNetwork<'_>| record.profile(&network.cell.profile);
     let what = |network: &AccessNetwork<'_>| {

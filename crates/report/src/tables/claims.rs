@@ -7,14 +7,14 @@ use crate::format::{count, format_ms};
 use crate::published::{WALK_THROUGH, walk_through};
 use crate::{Cell, Cost, Record, Summary};
 
-/// What a measurement says of a claim.
+/// Whether a measurement confirms a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is as claimed.
+    /// The measurement agrees with the claim.
     Confirmed,
-    /// It is otherwise.
+    /// The measurement disagrees with the claim.
     NotConfirmed,
-    /// What was measured is not what was claimed.
+    /// The measurement is of something else than the claim.
     NotComparable,
 }
 
@@ -75,22 +75,23 @@ pub(crate) fn table(record: &Record) -> Option<Table> {
     table.filled()
 }
 
-/// The figures of the cell of an experiment that `wanted` selects, TLS 1.3 without TCP Fast Open.
+/// The figures of the cell of an experiment that `is_selected` accepts, TLS 1.3 without TCP Fast
+/// Open.
 fn figures<'a>(
     record: &'a Record,
     experiment: &'a str,
-    wanted: impl Fn(&Cell) -> bool,
+    is_selected: impl Fn(&Cell) -> bool,
 ) -> Option<(&'a Cell, &'a Summary)> {
     in_experiment(record, experiment)
-        .filter(|cell| cell.tls == "1.3" && !cell.tfo && wanted(cell))
+        .filter(|cell| cell.tls == "1.3" && !cell.tfo && is_selected(cell))
         .find_map(|cell| Some((cell, cell.summary.as_ref()?)))
 }
 
 /// Medians in the blueprint's network: full and another kind, over TCP or QUIC.
 fn blueprint_medians(record: &Record, kind: &str, quic: bool) -> Option<(f64, f64)> {
     let p50 = |kind: &str| {
-        let of = |cell: &Cell| cell.kind == kind && cell.over_quic() == quic;
-        Some(figures(record, "blueprint", of)?.1.first_byte.p50_ms)
+        let is_selected = |cell: &Cell| cell.kind == kind && cell.over_quic() == quic;
+        Some(figures(record, "blueprint", is_selected)?.1.first_byte.p50_ms)
     };
     Some((p50("full")?, p50(kind)?))
 }
@@ -126,7 +127,7 @@ fn lower_median(record: &Record) -> Option<Claim> {
 }
 
 fn fewer_cycles(record: &Record) -> Option<Claim> {
-    // The row that the blueprint's cells share.
+    // The claim needs the blueprint's cells.
     figures(record, "blueprint", |_| true)?;
     let row = |kind: &str| {
         record.costs.iter().find(|cost| {
@@ -179,8 +180,8 @@ fn no_tls_setup(record: &Record) -> Option<Claim> {
 /// The image's medians with 0-RTT off (resumed) and on at each rate, from the lowest rate on.
 fn image_totals(record: &Record) -> Vec<(String, f64, f64)> {
     let total = |profile: &str, kind: &str| {
-        let of = |cell: &Cell| cell.profile == profile && cell.kind == kind;
-        Some(figures(record, "image", of)?.1.total.as_ref()?.p50_ms)
+        let is_selected = |cell: &Cell| cell.profile == profile && cell.kind == kind;
+        Some(figures(record, "image", is_selected)?.1.total.as_ref()?.p50_ms)
     };
     let mut networks: Vec<&str> = Vec::new();
     for cell in in_experiment(record, "image") {

@@ -1,4 +1,4 @@
-//! This project's client beside others.
+//! This project's client compared with others.
 
 use super::Table;
 use super::comparisons::wire_times;

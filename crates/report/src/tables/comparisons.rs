@@ -142,9 +142,9 @@ pub(crate) fn control(record: &Record) -> Option<Table> {
 /// Cells whose median the model does not explain.
 pub(crate) fn residuals(record: &Record) -> Option<Table> {
     let names = cell_names(record);
-    let judged =
+    let has_residual =
         |cell: &&Cell| !cell.control && cell.summary.as_ref().is_some_and(|s| s.residual.is_some());
-    let count = record.cells.iter().filter(judged).count();
+    let count = record.cells.iter().filter(has_residual).count();
     let mut table = Table::new(
         "What the model does not explain",
         "",
@@ -182,7 +182,7 @@ pub(crate) fn in_experiment<'a>(
     record.cells.iter().filter(move |cell| cell.experiment == name && !cell.control)
 }
 
-/// The cells of the experiment, TCP and QUIC beside each other on each network.
+/// The experiment with packet loss: TCP and QUIC side by side on each network.
 pub(crate) fn loss(record: &Record) -> Option<Table> {
     let mut table = Table::new(
         "Packet loss and reordering",
@@ -206,9 +206,11 @@ pub(crate) fn loss(record: &Record) -> Option<Table> {
     cells.sort_by_key(|cell| (place(&cell.profile), cell.kind == "0-RTT", cell.over_quic()));
     let mut excluded = Vec::new();
     for cell in cells {
-        let mine = || record.samples.iter().filter(|s| std::ptr::eq(&record.cells[s.cell], cell));
-        let good = || mine().filter(|sample| sample.fault.is_none());
-        let disturbed = mine().filter(|s| matches!(s.fault, Some(Fault::Disturbed(_)))).count();
+        let samples_of_cell =
+            || record.samples.iter().filter(|s| std::ptr::eq(&record.cells[s.cell], cell));
+        let good = || samples_of_cell().filter(|sample| sample.fault.is_none());
+        let disturbed =
+            samples_of_cell().filter(|s| matches!(s.fault, Some(Fault::Disturbed(_)))).count();
         if disturbed > 0 {
             let (all, over, kind) = (good().count() + disturbed, protocol(cell), kind(cell));
             excluded.push(format!("{disturbed} of {all} {over} {kind} at {}", cell.profile));
@@ -275,9 +277,9 @@ pub(crate) fn page(record: &Record) -> Option<Table> {
         let trips = [summary.round_trips, summary.total_round_trips];
         let mut row =
             vec![cell.profile.clone(), cell.client.clone(), cell.server.clone(), kind(cell)];
-        row.extend([&first, &last].into_iter().flat_map(|wire_times| {
-            let percentile = |p| crate::statistics::reported_percentile(wire_times, p);
-            let p50 = crate::statistics::percentile(wire_times, 0.5);
+        row.extend([&first, &last].into_iter().flat_map(|times| {
+            let percentile = |p| crate::statistics::reported_percentile(times, p);
+            let p50 = crate::statistics::percentile(times, 0.5);
             [p50, percentile(0.95)].map(|ms| ms.map_or("-".to_owned(), format_ms))
         }));
         row.push(trips.map(|trips| trips.map_or("?".to_owned(), |n| n.to_string())).join(", "));

@@ -1,4 +1,4 @@
-//! Experiments beside the matrix: replays, middleboxes, load, processor time.
+//! Experiments other than the matrix: replays, middleboxes, load, processor time.
 
 use super::Table;
 use crate::axes::named_version;
@@ -66,7 +66,7 @@ pub(crate) fn middleboxes(record: &Record) -> Option<Table> {
     table.filled()
 }
 
-/// Early data behind what interferes with it.
+/// Early data behind middleboxes and proxies.
 pub(crate) fn stalls(record: &Record) -> Option<Table> {
     let first = record.stalls.first()?;
     let mut table = Table::new(

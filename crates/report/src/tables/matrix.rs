@@ -2,7 +2,7 @@
 
 use super::{Head, Table};
 use crate::axes::{
-    Axis, OURS, QUIC, compares_clients, kind_order, kind_with_options, path, varying, version,
+    Axis, OWN_CLIENT, QUIC, compares_clients, kind_order, kind_with_options, path, varying, version,
 };
 use crate::format::{both_ways, format_ms};
 use crate::{Cell, Record};
@@ -70,8 +70,8 @@ impl Column {
         (&*cell.kind, cell.tfo, cell.token) == (&*self.kind, self.tfo, self.token)
     }
 
-    /// Whether its connections use TCP Fast Open or an address token.
-    pub(crate) fn helped(&self) -> bool {
+    /// Whether its connections use an option: TCP Fast Open or an address token.
+    pub(crate) fn has_options(&self) -> bool {
         self.tfo || self.token
     }
 }
@@ -90,10 +90,10 @@ pub(crate) fn groups(record: &Record) -> Vec<Group<'_>> {
         Axis::Cipher,
         Axis::Certificate,
     ];
-    let has_place = |cell: &&Cell| !cell.control && !compares_clients(cell);
-    let varying = varying(record.cells.iter().filter(has_place));
+    let is_in_matrix = |cell: &&Cell| !cell.control && !compares_clients(cell);
+    let varying = varying(record.cells.iter().filter(is_in_matrix));
     let mut groups: Vec<(Vec<String>, Group<'_>)> = Vec::new();
-    for (place, cell) in record.cells.iter().enumerate().filter(|(_, cell)| has_place(cell)) {
+    for (place, cell) in record.cells.iter().enumerate().filter(|(_, cell)| is_in_matrix(cell)) {
         let key: Vec<String> = OUTER.iter().map(|axis| axis.value(cell)).collect();
         match groups.iter_mut().find(|(other, _)| *other == key) {
             Some((_, group)) => group.cells.push((place, cell)),
@@ -203,7 +203,7 @@ fn heading(varying: &[Axis], cell: &Cell) -> String {
         other => other.to_owned(),
     };
     let mut words = vec![format!("{}, {what}", cell.server)];
-    if varying.contains(&Axis::Client) && cell.client != OURS {
+    if varying.contains(&Axis::Client) && cell.client != OWN_CLIENT {
         words.push(format!("by {}", cell.client));
     }
     if varying.contains(&Axis::Http) && !cell.http.is_empty() {

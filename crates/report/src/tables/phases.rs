@@ -3,12 +3,12 @@
 use super::Table;
 use super::comparisons::in_experiment;
 use crate::axes::{
-    Axis, OURS, REMOTE_EXPERIMENT, kind, kind_order, path, protocol, same_except, varying,
+    Axis, OWN_CLIENT, REMOTE_EXPERIMENT, kind, kind_order, path, protocol, same_except, varying,
 };
 use crate::format::{both_ways, format_ms};
 use crate::{Bytes, Cell, Record, Summary, published};
 
-/// curl's bars beside ours.
+/// Our times compared with curl's published bars.
 pub(crate) fn curl(record: &Record) -> Option<Table> {
     let mut table = Table::new(
         "TLS setup, first byte and total compared with curl's",
@@ -36,7 +36,7 @@ pub(crate) fn curl(record: &Record) -> Option<Table> {
     table.filled()
 }
 
-/// The same of a server elsewhere, and of axes that were chosen by hand.
+/// The phases of connections to a remote server, and of axes that were chosen by hand.
 pub(crate) fn phases(record: &Record) -> Option<Table> {
     let mut table = Table::new(
         "TLS setup, first byte and total",
@@ -118,7 +118,7 @@ fn connection(axes: &[Axis], cell: &Cell) -> String {
         other => other.to_owned(),
     };
     let mut words = vec![cell.server.clone(), over(cell), what];
-    if axes.contains(&Axis::Client) && cell.client != OURS {
+    if axes.contains(&Axis::Client) && cell.client != OWN_CLIENT {
         words.push(format!("by {}", cell.client));
     }
     for axis in [Axis::Group, Axis::Cipher, Axis::Certificate] {
@@ -130,7 +130,7 @@ fn connection(axes: &[Axis], cell: &Cell) -> String {
     words.join(", ")
 }
 
-/// How long the bytes take to send on 2G, one way after the other.
+/// How long the bytes take to send on 2G, one direction after the other.
 fn milliseconds_at_2g(bytes: Bytes) -> f64 {
     const UP_MBPS: f64 = 0.256;
     const DOWN_MBPS: f64 = 0.28;

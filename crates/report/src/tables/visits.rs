@@ -13,14 +13,13 @@ use crate::{Figures, Record, VisitCell, VisitEffect, VisitSummary};
 /// The pairs for which the walk-through published figures: small page and image at its round-trip
 /// time.
 pub(crate) fn walkthrough_pairs(record: &Record) -> Vec<VisitPair<'_>> {
-    let walkthrough_pairs = |pair: &VisitPair<'_>| {
+    let is_published = |pair: &VisitPair<'_>| {
         pair.on.rtt_ms.total_cmp(&WALK_THROUGH_RTT_MS).is_eq()
             && published(&pair.on.page).is_some()
             && pair.summaries().is_some()
     };
-    let mut pairs: Vec<VisitPair<'_>> =
-        pairs(record).into_iter().filter(walkthrough_pairs).collect();
-    // Page by page, beside the published figures of it; small before image.
+    let mut pairs: Vec<VisitPair<'_>> = pairs(record).into_iter().filter(is_published).collect();
+    // Page by page, as the published figures are; small before image.
     pairs.sort_by(|a, b| b.on.page.cmp(&a.on.page));
     pairs
 }
@@ -34,7 +33,7 @@ pub(crate) fn walk_through(record: &Record) -> Option<Table> {
         &["page", "who", ">TLS off", ">TLS on", ">total off", ">total on", ">less", ">95 %"],
     );
     let pairs = walkthrough_pairs(record);
-    let words = Words::of(record);
+    let names = CellNames::of(record);
     let mut listed = "";
     for pair in &pairs {
         let Some((off, on)) = pair.summaries() else { continue };
@@ -42,7 +41,7 @@ pub(crate) fn walk_through(record: &Record) -> Option<Table> {
             listed = &pair.on.page;
             table.rows.extend(published_row(listed));
         }
-        let mut row = vec![page(listed).to_owned(), words.who(pair.on)];
+        let mut row = vec![page(listed).to_owned(), names.who(pair.on)];
         row.extend([&off.tls, &on.tls].map(|tls| median(tls.as_ref())));
         row.extend([&off.total, &on.total].map(|total| format_ms(total.p50_ms)));
         row.push(pair.difference_ms().map_or("-".to_owned(), format_signed_ms));
@@ -84,10 +83,10 @@ fn early_data_share<'a>(pairs: impl IntoIterator<Item = &'a VisitPair<'a>>) -> O
 /// `30 visits each`, or `28 to 30 visits each`.
 pub(crate) fn visits_each<'a>(summaries: impl Iterator<Item = &'a VisitSummary>) -> Option<String> {
     let visits: Vec<usize> = summaries.map(|summary| summary.visits).collect();
-    let (least, limit) = (visits.iter().min()?, visits.iter().max()?);
-    Some(match least == limit {
+    let (least, most) = (visits.iter().min()?, visits.iter().max()?);
+    Some(match least == most {
         true => format!("{} visits each", count(*least as f64)),
-        false => format!("{} to {} visits each", count(*least as f64), count(*limit as f64)),
+        false => format!("{} to {} visits each", count(*least as f64), count(*most as f64)),
     })
 }
 
@@ -172,7 +171,7 @@ pub(crate) fn returning(record: &Record) -> Option<Table> {
     table.filled()
 }
 
-/// Whole percent with a true minus.
+/// Whole percent with a typographic minus.
 pub(crate) fn percent(value: f64) -> String {
     format!("{value:.0}").replace('-', "\u{2212}")
 }
@@ -187,11 +186,11 @@ pub(crate) fn visit_phases(record: &Record) -> Option<Table> {
         &["network", "who", "page", "visit", ">connecting", ">TLS", ">waiting", ">receiving"],
     );
     table.terminal_rows = Some(MAX_TERMINAL_ROWS);
-    let words = Words::of(record);
+    let names = CellNames::of(record);
     for pair in pairs(record) {
         for cell in [pair.off, pair.on] {
             let Some(phases) = phases_ms(record, cell) else { continue };
-            let mut row = [&cell.profile, &words.who(cell), &cell.page, &cell.visit]
+            let mut row = [&cell.profile, &names.who(cell), &cell.page, &cell.visit]
                 .map(String::clone)
                 .to_vec();
             row.extend(phases.map(plain_tenths));
@@ -212,10 +211,10 @@ pub(crate) fn visit_cells(record: &Record) -> Option<Table> {
         &["network", "who", "page", "visit", ">early", ">TLS", ">total", ">RT", ">load", ">LCP"],
     );
     table.terminal_rows = Some(MAX_TERMINAL_ROWS);
-    let words = Words::of(record);
+    let names = CellNames::of(record);
     for cell in &record.visit_cells {
         let mut row =
-            [&cell.profile, &words.who(cell), &cell.page, &cell.visit].map(String::clone).to_vec();
+            [&cell.profile, &names.who(cell), &cell.page, &cell.visit].map(String::clone).to_vec();
         row.extend(figures_of(cell));
         table.rows.push(row);
     }
@@ -244,7 +243,7 @@ fn figures_of(cell: &VisitCell) -> [String; 6] {
     ]
 }
 
-/// Milliseconds with one decimal, none from a thousand on, and a true minus.
+/// Milliseconds with one decimal, none from a thousand on, and a typographic minus.
 fn plain_tenths(ms: f64) -> String {
     if ms >= 1e3 {
         return format!("{ms:.0}");
@@ -253,11 +252,11 @@ fn plain_tenths(ms: f64) -> String {
 }
 
 /// Names of visit cells, without what is equal in all cells of a record.
-struct Words {
+struct CellNames {
     several_http: bool,
 }
 
-impl Words {
+impl CellNames {
     fn of(record: &Record) -> Self {
         let first = record.visit_cells.first();
         let other = |cell: &VisitCell| first.is_some_and(|first| first.http != cell.http);
@@ -286,7 +285,7 @@ pub(crate) fn visit_effects(record: &Record) -> Option<Table> {
         .chain(network_series.iter().flat_map(|series| &series.pairs))
         .filter_map(|pair| pair.effect.map(|effect| effect.to))
         .collect();
-    let words = Words::of(record);
+    let names = CellNames::of(record);
     for effect in ordered(record) {
         let cell = &record.visit_cells[effect.to];
         if is_early(record, effect) && listed.contains(&effect.to) {
@@ -298,7 +297,7 @@ pub(crate) fn visit_effects(record: &Record) -> Option<Table> {
         };
         table.rows.push(vec![
             effect.what.clone(),
-            format!("{}, {}, {}", words.who(cell), cell.page, cell.profile),
+            format!("{}, {}, {}", names.who(cell), cell.page, cell.profile),
             format_signed_ms(effect.total_ms.estimate),
             range(&effect.total_ms),
             in_trips(effect.total_rtt.estimate),
@@ -362,5 +361,5 @@ pub(crate) fn browsers(record: &Record) -> Option<Table> {
 
 const MAX_TERMINAL_ROWS: usize = 24;
 const MAX_TERMINAL_EFFECTS: usize = 8;
-// Fewer are no ladder from fibre to satellite.
+// Series of fewer networks are not shown.
 const MIN_NETWORKS: usize = 3;

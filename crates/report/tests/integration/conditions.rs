@@ -1,4 +1,4 @@
-//! Conditions: what is understood, what is refused and where, and what they say of a record.
+//! Conditions: parsing, errors with their column, and evaluation on a record.
 
 use firstflight_report::conditions::{CheckError, Condition};
 use firstflight_report::{Cell, Fault, Figures, Record, Replay, Sample, Summary};
@@ -83,7 +83,7 @@ fn a_condition_is_evaluated_for_each_cell_with_its_round_trip_time() {
 }
 
 #[test]
-fn further_figures_are_of_the_cell_that_differs_only_in_their_filters() {
+fn further_figures_come_from_the_cell_that_differs_only_in_their_filters() {
     assert_eq!(findings("p50(0rtt, tfo=off) > 0.6678*p50(full)").len(), 2, "cable and nginx");
     assert_eq!(findings("p50(0rtt, tfo=off) > 0.668*p50(full)").len(), 1, "nginx");
     let slower = findings("p50(full, server=nginx) > p50(full, server=firstflight)");
@@ -91,8 +91,8 @@ fn further_figures_are_of_the_cell_that_differs_only_in_their_filters() {
     assert_eq!(findings("p50(0rtt, time=total, tfo=off, server=nginx) > 42.8").len(), 1);
 }
 
-/// Cells of networks with the same round-trip time, the slow one last.
-fn equally_far() -> Record {
+/// Cells of two networks with the same round-trip time, the slower one last.
+fn record_of_two_networks_at_20_ms() -> Record {
     let at = |profile: &str, kind: &str, p50_ms: f64| Cell {
         profile: profile.to_owned(),
         ..cell("firstflight", 20.0, kind, false, p50_ms, 100)
@@ -107,8 +107,8 @@ fn equally_far() -> Record {
 }
 
 #[test]
-fn a_figure_by_round_trip_time_is_of_the_subjects_own_network() {
-    let record = equally_far();
+fn a_figure_selected_by_round_trip_time_comes_from_the_subjects_own_network() {
+    let record = record_of_two_networks_at_20_ms();
     let check = |condition: &str, old: Option<&Record>| {
         let outcome = Condition::parse(condition).unwrap().check(&record, old).unwrap();
         (outcome.checked, outcome.findings)
@@ -122,7 +122,7 @@ fn a_figure_by_round_trip_time_is_of_the_subjects_own_network() {
     assert_eq!((further.0, further.1.len()), (2, 1));
     assert!(further.1[0].starts_with(lossy), "{further:?}");
 
-    let mut old = equally_far();
+    let mut old = record_of_two_networks_at_20_ms();
     old.cells[3].summary.as_mut().unwrap().first_byte.p50_ms = 70.0;
     assert_eq!(check("p50(0rtt, rtt=20) > 1.1*old", Some(&old)).1.len(), 1);
     old.cells.truncate(2);
@@ -130,8 +130,8 @@ fn a_figure_by_round_trip_time_is_of_the_subjects_own_network() {
 }
 
 #[test]
-fn a_figure_that_several_networks_could_give_is_not_decided() {
-    let mut record = equally_far();
+fn a_figure_that_fits_several_networks_is_ambiguous() {
+    let mut record = record_of_two_networks_at_20_ms();
     record.cells.push(cell("firstflight", 28.0, "0-RTT", false, 56.0, 100));
     let condition = Condition::parse("p50(0rtt, rtt=28) > p50(0rtt, rtt=20)").unwrap();
     let error = condition.check(&record, None).unwrap_err();
@@ -140,7 +140,7 @@ fn a_figure_that_several_networks_could_give_is_not_decided() {
 }
 
 #[test]
-fn cells_without_a_partner_are_left_out_by_name() {
+fn cells_without_a_counterpart_are_skipped_by_name() {
     let condition = Condition::parse("p50(0rtt) > 0.9*p50(full)").unwrap();
     let outcome = condition.check(&record(), None).unwrap();
     assert!(outcome.passed());
@@ -175,7 +175,7 @@ fn both_sides_of_or_are_evaluated() {
 }
 
 #[test]
-fn counts_and_replays() {
+fn counts_round_trips_and_replays_are_figures() {
     assert_eq!(findings("count(0rtt) < 50").len(), 1);
     assert_eq!(findings("spoiled(0rtt) > 0.005*count(0rtt)").len(), 1);
     assert_eq!(findings("replays() > 0"), ["nginx: replays() is 1,000"]);
@@ -270,7 +270,7 @@ proptest! {
     }
 
     #[test]
-    fn arithmetic_is_arithmetic(a in 1..100u32, b in 1..100u32, c in 1..100u32) {
+    fn arithmetic_has_the_usual_precedence(a in 1..100u32, b in 1..100u32, c in 1..100u32) {
         let (x, y, z) = (f64::from(a), f64::from(b), f64::from(c));
         let value = x + y * z - x / y - (x - z);
         let sum = format!("count(server=nginx, kind=full) - 100 + {a}+{b}*{c}-{a}/{b}-({a}-{c})");

@@ -1,4 +1,4 @@
-//! Drawings can be read: no text is clipped, and in a ladder of packets none covers another.
+//! Drawings are legible: no text is clipped, and no label of a waterfall covers another.
 
 use firstflight_report::{Cell, Pictures, Record, Waterfall, WaterfallPacket, html, read};
 use quick_xml::Reader;
@@ -28,7 +28,7 @@ impl Text {
         }
     }
 
-    /// The corners. A character of DejaVu Sans, a wide font, takes about so many em.
+    /// The corners. A character of DejaVu Sans, a wide font, takes about 0.6 em.
     fn corners(&self) -> [(f64, f64); 4] {
         let width = 0.6 * self.size() * self.words.chars().count() as f64;
         let left = match self.anchor.as_str() {
@@ -42,7 +42,7 @@ impl Text {
             .map(|(x, y)| (self.x + x * cos - y * sin, self.y + x * sin + y * cos))
     }
 
-    /// Whether two texts cover each other: whether no side of either separates them.
+    /// Whether two texts overlap: whether no side of either separates them.
     fn covers(&self, other: &Self) -> bool {
         let extent = |text: &Self, (x, y): (f64, f64)| {
             let along = text.corners().map(|corner| corner.0 * x + corner.1 * y);
@@ -52,14 +52,14 @@ impl Text {
         [self.angle, other.angle].iter().all(|angle| {
             let (sin, cos) = angle.sin_cos();
             [(cos, sin), (-sin, cos)].into_iter().all(|axis| {
-                let (one, two) = (extent(self, axis), extent(other, axis));
-                one.0 < two.1 && two.0 < one.1
+                let (a, b) = (extent(self, axis), extent(other, axis));
+                a.0 < b.1 && b.0 < a.1
             })
         })
     }
 }
 
-/// A drawing of a page: its id, its width, its texts.
+/// A drawing of a page.
 struct Drawing {
     id: String,
     width: f64,
@@ -144,7 +144,7 @@ fn no_text_of_a_drawing_is_clipped() {
 }
 
 /// A record with flights of both sides that cross, so that their labels compete for the same room.
-fn crossing() -> Record {
+fn crossing_flights() -> Record {
     let flight = |up: bool, sent_ms: f64| WaterfallPacket {
         up,
         sent_ms,
@@ -170,9 +170,9 @@ fn crossing() -> Record {
 }
 
 #[test]
-fn no_label_of_a_ladder_covers_another() {
+fn no_label_of_a_waterfall_covers_another() {
     let mut labels = 0;
-    let crossing = drawings(&crossing());
+    let crossing = drawings(&crossing_flights());
     assert!(crossing.iter().any(|drawing| drawing.id.starts_with("packets-")));
     let others = records().into_iter().flat_map(|record| drawings(&record));
     for drawing in crossing.into_iter().chain(others).filter(|d| d.id.starts_with("packets-")) {
@@ -188,11 +188,11 @@ fn no_label_of_a_ladder_covers_another() {
 
 /// Colours are classes that the style defines.
 #[test]
-fn every_packet_of_a_ladder_has_a_colour() {
+fn every_packet_of_a_waterfall_has_a_colour() {
     let page = html::render(&crate::synthetic::record(7), &Pictures::default());
-    let ladders = page.split("<section id=\"packets\"").nth(1).unwrap();
-    let ladders = ladders.split("</section>").next().unwrap();
-    let arrows = ladders.matches("<g class=\"p-").count();
+    let waterfalls = page.split("<section id=\"packets\"").nth(1).unwrap();
+    let waterfalls = waterfalls.split("</section>").next().unwrap();
+    let arrows = waterfalls.matches("<g class=\"p-").count();
     assert!(arrows > 5, "{arrows}");
-    assert_eq!(arrows, ladders.matches("class=\"arrow").count(), "each arrow is in its group");
+    assert_eq!(arrows, waterfalls.matches("class=\"arrow").count(), "each arrow is in its group");
 }

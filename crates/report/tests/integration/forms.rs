@@ -1,4 +1,4 @@
-//! The record in its other forms: HTML, Markdown, CSV, JUnit XML, and beside another record.
+//! Records as HTML, Markdown, CSV and JUnit XML, checks of a run, and comparisons of records.
 
 use firstflight_report::conditions::Condition;
 use firstflight_report::{
@@ -40,7 +40,7 @@ fn csv_of(write: impl Fn(&Record, &mut Vec<u8>) -> std::io::Result<()>, record: 
 }
 
 #[test]
-fn html_asks_no_other_host_and_runs_no_script() {
+fn html_requests_nothing_from_other_hosts_and_has_no_script() {
     let page = page_with_pictures(&crate::synthetic::record(7));
     for word in ["http://", "https://", "<script", "@import", "url(", "javascript:"] {
         assert!(!page.contains(word), "{word}");
@@ -51,7 +51,7 @@ fn html_asks_no_other_host_and_runs_no_script() {
 }
 
 #[test]
-fn html_has_a_section_for_all_that_a_record_has_and_for_nothing_else() {
+fn html_has_exactly_the_sections_that_the_record_fills() {
     let all = [
         "claims",
         "walk-through",
@@ -110,7 +110,7 @@ fn bars_are_drawn_for_the_cells_of_any_experiment() {
 }
 
 #[test]
-fn html_escapes_what_it_is_given() {
+fn html_escapes_untrusted_text() {
     let evil = "<img src=x onerror=alert(1)>\"'&";
     let mut record = crate::synthetic::record(7);
     for cell in &mut record.cells {
@@ -137,7 +137,7 @@ fn html_escapes_what_it_is_given() {
 }
 
 #[test]
-fn every_drawing_says_what_it_shows() {
+fn every_drawing_has_a_title_and_a_description() {
     let page = page_of(&crate::synthetic::record(7));
     let drawings: Vec<&str> = page.split("<svg ").skip(1).collect();
     assert!(drawings.len() > 20);
@@ -157,7 +157,7 @@ fn every_drawing_says_what_it_shows() {
 }
 
 #[test]
-fn figures_without_bounds_are_drawn_too() {
+fn extreme_and_invalid_values_are_drawn_with_finite_coordinates() {
     for value in [0.0, -5.0, 1e-300, 1e300, f64::MAX, f64::NAN, f64::INFINITY] {
         let mut record = crate::synthetic::record(7);
         record.samples.truncate(500);
@@ -206,7 +206,7 @@ fn markdown_of_a_small_record() {
 }
 
 #[test]
-fn markdown_escapes_what_it_is_given() {
+fn markdown_escapes_untrusted_text() {
     let mut record = small();
     record.cells[0].server = "a|b <b> @all [x](y) `c`\n# d".to_owned();
     let text = markdown::render(&record);
@@ -271,7 +271,7 @@ fn a_stage_that_failed_fails_the_run() {
 }
 
 #[test]
-fn spoiled_samples_verify_nothing() {
+fn spoiled_samples_are_not_counted_as_checked() {
     let mut record = small();
     let spoiled = Some(Fault::Spoiled("late".to_owned()));
     record.samples.iter_mut().for_each(|sample| sample.fault = None);
@@ -290,14 +290,14 @@ fn spoiled_samples_verify_nothing() {
     let more = record.cells.len() - 1;
     let undecided = labels(&record).undecided.unwrap();
     assert_eq!(undecided, format!("{first}, and {more} more"));
-    // A failure decides.
+    // One failure is enough.
     record.samples[0].fault = Some(Fault::Failed("reset".to_owned()));
     assert!(labels(&record).undecided.is_none() && !labels(&record).passed());
     assert_eq!(labels(&record).skipped.len(), more + 1);
 }
 
 #[test]
-fn a_single_pair_decides_nothing() {
+fn a_control_of_a_single_pair_is_not_decidable() {
     let mut record = crate::synthetic::record(7);
     let control = record.control.as_mut().unwrap();
     control.pairs.truncate(1);
@@ -340,7 +340,7 @@ fn check_outcomes_as_lines_and_markdown() {
 }
 
 #[test]
-fn a_record_beside_itself_has_not_changed() {
+fn a_record_compared_with_itself_has_no_changes() {
     let record = crate::synthetic::record(7);
     let comparison = compare(&record, &record);
     assert_eq!(comparison.differing(), 0);
@@ -351,7 +351,7 @@ fn a_record_beside_itself_has_not_changed() {
 }
 
 #[test]
-fn what_makes_networks_and_servers_differ_is_a_caution() {
+fn differing_networks_and_servers_are_cautions() {
     let old = crate::synthetic::record(7);
     let mut new = old.clone();
     let profile = |record: &mut Record, change: fn(&mut ProfileFacts)| {
@@ -372,16 +372,16 @@ fn what_makes_networks_and_servers_differ_is_a_caution() {
     );
 }
 
-/// The round-trip time of a path elsewhere is found again by each run, and no part of what it is.
+/// The round-trip time to a remote server is measured by each run, so it does not identify a cell.
 #[test]
-fn runs_at_a_server_elsewhere_are_comparable() {
+fn runs_at_a_remote_server_are_comparable() {
     let mut old = crate::synthetic::record(7);
     old.visit_cells.clear();
     old.visits.clear();
-    let kept: Vec<usize> =
+    let cells_at_20_ms: Vec<usize> =
         (0..old.cells.len()).filter(|&place| old.cells[place].rtt_ms == 20.0).collect();
     old.cells.retain(|cell| cell.rtt_ms == 20.0);
-    old.samples.retain_mut(|sample| match kept.binary_search(&sample.cell) {
+    old.samples.retain_mut(|sample| match cells_at_20_ms.binary_search(&sample.cell) {
         Ok(place) => {
             sample.cell = place;
             true

@@ -1,4 +1,4 @@
-//! Records on disk: every form that is read, and what is refused.
+//! Records on disk: supported formats, and errors.
 
 use std::fs;
 use std::io::{self, Write};
@@ -79,7 +79,7 @@ fn schema_2_is_read_as_over_tcp() {
 }
 
 #[test]
-fn what_is_no_record_is_refused_with_a_reason() {
+fn an_invalid_record_is_refused_with_a_reason() {
     let refusal = |json: &str| parse(json.as_bytes()).unwrap_err().to_string();
     assert!(refusal("{").contains("EOF"));
     assert!(refusal("{}").contains("missing field `schema`"));
@@ -92,10 +92,10 @@ fn what_is_no_record_is_refused_with_a_reason() {
             )
         );
     }
-    let mut lost = record();
-    lost.samples[0].cell = 12;
+    let mut out_of_range = record();
+    out_of_range.samples[0].cell = 12;
     assert_eq!(
-        refusal(&serde_json::to_string(&lost).unwrap()),
+        refusal(&serde_json::to_string(&out_of_range).unwrap()),
         "damaged record: its sample refers to cell 12 of 1; measure again"
     );
     let directory = tempfile::tempdir().unwrap();
@@ -113,7 +113,7 @@ fn the_published_schema_is_current() {
 }
 
 #[test]
-fn the_schema_names_what_a_record_holds() {
+fn the_schema_has_every_field_of_a_record() {
     let schema: serde_json::Value = serde_json::from_str(&json_schema()).unwrap();
     let record = serde_json::to_value(record()).unwrap();
     for field in record.as_object().unwrap().keys() {

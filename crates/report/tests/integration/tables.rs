@@ -1,4 +1,4 @@
-//! The tables as people see them, of a small record made by hand.
+//! The tables of a small record as a terminal shows them.
 
 use firstflight_report::{
     Cell, Effect, Fault, Figures, LinkFacts, Record, Replay, SCHEMA, Sample, ServerFacts, Summary,
@@ -241,7 +241,7 @@ fn samples_that_a_lossy_network_excluded_are_counted() {
 }
 
 #[test]
-fn names_of_servers_cannot_command_the_terminal() {
+fn server_names_cannot_send_escape_sequences_to_the_terminal() {
     let mut record = record();
     record.servers[0].version = "evil\u{1b}[2J".to_owned();
     record.cells[0].server = "evil\u{1b}[2J".to_owned();
@@ -255,7 +255,7 @@ fn what_a_reader_has_to_know() {
 }
 
 #[test]
-fn many_failures_are_named_by_their_number() {
+fn ten_failures_are_listed_and_the_rest_counted() {
     let mut record = record();
     let failed = || sample(6, Some(Fault::Failed("connection reset".to_owned())));
     record.samples = (0..25).map(|_| failed()).collect();
@@ -297,7 +297,7 @@ fn a_difference_that_can_be_chance_is_no_saving() {
         ),
         "{text}"
     );
-    // The network closest to a typical one is that with too few samples.
+    // The network that is closest to a typical one has too few samples.
     assert!(text.contains("round trips later, from too few samples to exclude chance."), "{text}");
     let without = Record { effects: Vec::new(), ..record.clone() };
     assert!(!terminal::render(&without).contains("it saves"));

@@ -40,7 +40,7 @@ fn a_record_of_visits_alone_as_html_and_markdown() {
 }
 
 #[test]
-fn beside_connections_visits_come_after_them_in_words_and_before_them_in_sections() {
+fn visits_follow_connections_in_sentences_and_precede_them_in_sections() {
     let record = crate::synthetic::record(7);
     let (page, text) = (page(&record), markdown::render(&record));
     let at = |text: &str, words: &str| text.find(words).unwrap_or_else(|| panic!("no {words}"));
@@ -64,8 +64,8 @@ fn return_visits_are_divided_into_phases() {
     let text = terminal::render(&record);
     let table = text.split("Where the time of a return visit goes").nth(1).unwrap();
     let phases = |visit: &str| -> Vec<f64> {
-        let is_it = |line: &&str| line.starts_with("walkthrough") && line.contains(visit);
-        let row = table.lines().find(is_it).unwrap_or_else(|| panic!("{table}"));
+        let is_row = |line: &&str| line.starts_with("walkthrough") && line.contains(visit);
+        let row = table.lines().find(is_row).unwrap_or_else(|| panic!("{table}"));
         let fields: Vec<&str> = row.split_whitespace().collect();
         fields[fields.len() - 4..].iter().map(|field| field.parse().unwrap()).collect()
     };
@@ -106,7 +106,8 @@ fn cells_without_a_good_visit_say_so() {
     markdown::render(&record);
 }
 
-/// A browser that was told to send early data and did not says nothing of 0-RTT.
+/// Visits of a browser that sent no early data, although it was configured to, show nothing of
+/// 0-RTT.
 #[test]
 fn nothing_is_claimed_of_visits_without_early_data() {
     let mut record = crate::synthetic::visits_alone(7);
@@ -153,7 +154,7 @@ fn visits_that_were_something_else_fail_the_run_and_warnings_do_not() {
 }
 
 #[test]
-fn a_place_that_is_not_there_is_refused() {
+fn cell_indices_out_of_range_are_refused() {
     let refusal = |spoil: fn(&mut Record)| {
         let mut record = crate::synthetic::visits_alone(7);
         spoil(&mut record);
@@ -170,7 +171,7 @@ fn pictures_beside_the_record_go_into_the_page() {
     let directory = tempfile::tempdir().unwrap();
     crate::synthetic::paint(&record, directory.path()).unwrap();
     let whole = html::render(&record, &Pictures::load(&record, directory.path()));
-    // A picture that another one follows before the axis' next time is not shown.
+    // A picture that is replaced before the next step of the axis is not shown.
     let shown = whole.matches("<img src=\"data:image/png;base64,").count();
     assert!((8..=24).contains(&shown), "{shown}");
     assert!(!whole.contains("filmstrips/"));
@@ -179,7 +180,7 @@ fn pictures_beside_the_record_go_into_the_page() {
     assert!(!bare.contains("<img"));
 }
 
-/// A record may come from anywhere, and is no reason to read what else lies on the machine.
+/// A record is untrusted: it must not make the report read other files of the machine.
 #[test]
 fn only_small_pictures_below_the_directory_are_read() {
     let whole = tempfile::tempdir().unwrap();
@@ -232,7 +233,7 @@ fn conditions_are_checked_on_visits_too() {
 }
 
 #[test]
-fn a_figure_of_visits_by_round_trip_time_is_of_the_subjects_own_network() {
+fn a_figure_of_visits_selected_by_round_trip_time_comes_from_the_subjects_own_network() {
     let mut record = crate::synthetic::visits_alone(7);
     let like = |cell: &VisitCell| cell.rtt_ms == 112.0 && cell.visit == "on";
     let mut slow = record.visit_cells.iter().find(|cell| like(cell)).unwrap().clone();
@@ -246,7 +247,7 @@ fn a_figure_of_visits_by_round_trip_time_is_of_the_subjects_own_network() {
 }
 
 #[test]
-fn conditions_on_visits_say_what_is_wrong() {
+fn errors_of_conditions_on_visits_name_the_mistake() {
     let refusal = |text: &str| Condition::parse(text).unwrap_err().to_string();
     let undecided = |text: &str| {
         let condition = Condition::parse(text).unwrap();
@@ -274,7 +275,7 @@ fn a_picture_is_complete_at_its_load_event() {
     assert_eq!(times.total_ms("resources"), 351.0);
 }
 
-/// Firefox reports the `responseEnd` of a picture at its start, so that it says nothing.
+/// Firefox reports the `responseEnd` of a picture at its start, so it cannot be compared.
 #[test]
 fn pictures_are_compared_by_their_load_events() {
     let (old, mut new) = (crate::synthetic::visits_alone(7), crate::synthetic::visits_alone(7));

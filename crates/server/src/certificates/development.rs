@@ -1,5 +1,5 @@
-//! Certificates for sites that none is configured for: signed by the user's development authority,
-//! or self-signed for names that the authority is not allowed to sign.
+//! Certificates for sites without a configured one: signed by the user's development authority, or
+//! self-signed for names that the authority is not allowed to sign.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -39,10 +39,11 @@ struct CurrentCertificates {
 }
 
 impl DevelopmentCertificates {
-    /// For a server that listens on `addresses`. Creates the authority if the user has none.
+    /// Certificates for a server that listens on `addresses`. Creates the authority if the user has
+    /// none.
     pub(crate) fn of_this_user(addresses: &[SocketAddr]) -> Self {
-        let made = default_directory().and_then(|path| Authority::open_or_create(&path, now()));
-        let authority = made.inspect_err(|error| {
+        let opened = default_directory().and_then(|path| Authority::open_or_create(&path, now()));
+        let authority = opened.inspect_err(|error| {
             warn!(
                 "{error}; until then the certificate is self-signed, and clients do not trust it"
             );
@@ -209,9 +210,9 @@ mod tests {
         let unsignable = development.identity(&names).unwrap();
         assert!(unsignable.covers("example.com") && unsignable.covers("a.test"));
         assert!(!development.identity(&names[..1]).unwrap().covers("example.com"));
-        let alone = DevelopmentCertificates::new(None, &[]);
-        alone.prepare(&[&names[0]], NOW).unwrap();
-        assert!(alone.identity(&names[..1]).unwrap().covers("a.test"));
+        let without_authority = DevelopmentCertificates::new(None, &[]);
+        without_authority.prepare(&[&names[0]], NOW).unwrap();
+        assert!(without_authority.identity(&names[..1]).unwrap().covers("a.test"));
     }
 
     #[test]
@@ -226,7 +227,7 @@ mod tests {
         let first = prepare(&old, NOW);
         let week = expires(&first) as u64 - NOW;
         assert!(!development.is_due(NOW + week / 2) && development.is_due(NOW + week * 3 / 4));
-        assert_eq!(expires(&prepare(&old, NOW + 60)), expires(&first), "it lasts");
+        assert_eq!(expires(&prepare(&old, NOW + 60)), expires(&first), "not renewed yet");
         assert!(prepare(&new, NOW + 60).covers("b.test"));
         let renewed = prepare(&new, NOW + week * 3 / 4);
         assert!(expires(&renewed) > expires(&first) && !development.is_due(NOW + week));

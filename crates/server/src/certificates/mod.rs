@@ -1,4 +1,4 @@
-//! The sites' certificates: where they come from and what they are replaced by.
+//! The sites' certificates: their sources and their renewal.
 
 pub(crate) mod development;
 pub(crate) mod store;
@@ -68,15 +68,15 @@ impl SiteCertificate {
 }
 
 /// The certificates of a configuration's sites.
-pub(crate) fn of(
+pub(crate) fn site_certificates(
     config: &ServerConfig,
     identities: &Identities,
     states: &[CertificateState],
 ) -> Vec<SiteCertificate> {
     let sources: Vec<&Configured> = match &config.content {
         Content::Sites(content) => {
-            let site_certificates = content.sites.iter().map(|site| site.certificate.as_ref());
-            site_certificates.map(|own| own.unwrap_or(&config.certificate)).collect()
+            let configured = content.sites.iter().map(|site| site.certificate.as_ref());
+            configured.map(|own| own.unwrap_or(&config.certificate)).collect()
         }
         Content::PingPong => vec![&config.certificate],
     };
@@ -135,14 +135,14 @@ pub(crate) fn with_newer(
     Ok(Identities::new(first, others?)?)
 }
 
-/// The issued certificate of a site that is not installed yet.
+/// The certificate that has been issued for a site, unless it is the installed one.
 pub(crate) fn newer<'a>(
     states: &'a [CertificateState],
     installed: &SiteCertificate,
 ) -> Option<&'a Arc<IssuedCertificate>> {
     let CertificateSource::Acme(_) = installed.source else { return None };
     let is_new = |new: &&Arc<IssuedCertificate>| {
-        installed.issued.as_ref().is_none_or(|it| it.chain != new.chain)
+        installed.issued.as_ref().is_none_or(|current| current.chain != new.chain)
     };
     issued(states, &installed.names).filter(is_new)
 }
@@ -239,9 +239,9 @@ pub fn exposed_keys(config: &ServerConfig) -> Vec<String> {
         Content::Sites(content) => &*content.sites,
         Content::PingPong => &[],
     };
-    let site_certificates = sites.iter().filter_map(|site| site.certificate.as_ref());
+    let configured = sites.iter().filter_map(|site| site.certificate.as_ref());
     let mut keys: Vec<&Path> = std::iter::once(&config.certificate)
-        .chain(site_certificates)
+        .chain(configured)
         .filter_map(|source| match source {
             Configured::Files { key, .. } => Some(key.as_path()),
             _ => None,
@@ -252,10 +252,10 @@ pub fn exposed_keys(config: &ServerConfig) -> Vec<String> {
     keys.extend(config.tls.ech.iter().map(PathBuf::as_path));
     keys.sort_unstable();
     keys.dedup();
-    keys.into_iter().filter_map(exposed).collect()
+    keys.into_iter().filter_map(exposure_warning).collect()
 }
 
-fn exposed(key: &Path) -> Option<String> {
+fn exposure_warning(key: &Path) -> Option<String> {
     let metadata = fs::metadata(key).ok()?;
     let mode = metadata.mode() & 0o777;
     is_exposed(mode, metadata.uid()).then(|| {
@@ -264,7 +264,8 @@ fn exposed(key: &Path) -> Option<String> {
     })
 }
 
-/// The group may read a key that root owns: packages give keys to a server that way.
+/// Whether others may read or write a key. The group may read a key that root owns: packages give
+/// keys to a server that way.
 fn is_exposed(mode: u32, owner: u32) -> bool {
     mode & if owner == 0 { 0o037 } else { 0o077 } != 0
 }
@@ -274,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn self_signed_for_names_and_addresses() {
+    fn a_self_signed_certificate_is_for_names_and_specific_addresses() {
         let names = names_for(
             &["example.test".to_owned()],
             &["192.0.2.1:443".parse().unwrap(), "[::]:443".parse().unwrap()],

@@ -26,9 +26,9 @@ struct SealedStore {
 }
 
 impl SealedStore {
-    /// Seals a record under the newest key, because the one it is under may be removed soon. If two
-    /// nodes write at the same time, the older content may win; the node with the newer one writes
-    /// it again at its next refresh.
+    /// Seals a record again, under the newest key, because its present key may be removed soon. If
+    /// two nodes write at the same time, the older content may win; the node with the newer content
+    /// writes it again at its next refresh.
     async fn reseal(&self, store_key: &str, content: &[u8]) {
         let sealed = self.keys.seal(content, store_key);
         if let Err(error) = self.store.replace(store_key, &sealed).await {
@@ -158,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    const LIFE: Duration = Duration::from_secs(3600);
+    const RECORD_LIFETIME: Duration = Duration::from_secs(3600);
     const STORE_KEY: &str = "firstflight:acme:ca/certificate/one";
 
     struct TestStore {
@@ -212,8 +212,8 @@ mod tests {
             Some(&b"whole"[..])
         );
         assert_eq!(read(&test_store.node("after", &['b'])).await.as_deref(), Some(&b"whole"[..]));
-        let left: u64 = test_store.redis.cli(&["PTTL", STORE_KEY]).trim().parse().unwrap();
-        assert!(left > 0 && left <= 3_600_000, "{left}");
+        let lifetime: u64 = test_store.redis.cli(&["PTTL", STORE_KEY]).trim().parse().unwrap();
+        assert!(lifetime > 0 && lifetime <= 3_600_000, "{lifetime}");
     }
 
     #[tokio::test(flavor = "multi_thread")]
@@ -236,7 +236,7 @@ mod tests {
         assert!(shared.is_new_error(&store_key, Some("another reason")));
         assert!(shared.is_new_error("another record", Some(&reason)));
         // A readable record resets this, so the next failure is logged again.
-        node.put("ca/certificate/one", b"anew", LIFE).await.unwrap();
+        node.put("ca/certificate/one", b"anew", RECORD_LIFETIME).await.unwrap();
         assert_eq!(read(&node).await.as_deref(), Some(&b"anew"[..]));
         assert!(shared.is_new_error(&store_key, Some(&reason)));
     }
@@ -253,7 +253,7 @@ mod tests {
     /// Puts a record, as soon as there is a connection.
     async fn put(node: &SharedCertificateStore) {
         let end = Instant::now() + Duration::from_secs(30);
-        while let Err(error) = node.put("ca/certificate/one", b"whole", LIFE).await {
+        while let Err(error) = node.put("ca/certificate/one", b"whole", RECORD_LIFETIME).await {
             assert!(Instant::now() < end, "{error}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

@@ -97,11 +97,11 @@ const REQUEST_OVERHEAD: usize = 4 * 1024;
 /// Two map entries, where a map may have twice the capacity that it needs.
 const FIELD_OVERHEAD: usize = 320;
 
-/// A connection to an upstream, with its buffers in this process and in the kernel.
+/// Memory of a connection to an upstream, with its buffers in this process and in the kernel.
 pub(crate) const UPSTREAM_CONNECTION_BYTES: usize = 32 * 1024;
 
-/// The memory that compresses a response of this length: tables, and a window and its buffers, of
-/// which a short response uses only a part. Brotli takes the most.
+/// The memory to compress a response of this length: tables, a window and its buffers. A short
+/// response uses only part of the window. The sizes are Brotli's, which needs the most.
 pub(crate) fn encoder_bytes(length: Option<u64>) -> usize {
     let window = length.and_then(|length| usize::try_from(length).ok()).unwrap_or(usize::MAX);
     ENCODER_TABLES + window.saturating_mul(2).min(ENCODER_WINDOW)
@@ -110,11 +110,11 @@ pub(crate) fn encoder_bytes(length: Option<u64>) -> usize {
 const ENCODER_TABLES: usize = 2 << 20;
 const ENCODER_WINDOW: usize = 8 << 20;
 
-/// For each byte of an incomplete handshake: a copy for a restart of the handshake, the library's
-/// copy, and the unused capacity of their buffers.
+/// Memory for each byte of an incomplete handshake: a copy for a restart of the handshake, the
+/// library's copy, and the unused capacity of their buffers.
 pub(crate) const HANDSHAKE_BYTE_FACTOR: usize = 3;
 
-/// For each received piece of an incomplete head.
+/// Memory for each received piece of an incomplete head, in addition to its bytes.
 pub(crate) const HEAD_PIECE_OVERHEAD: usize = 128;
 
 const LOG_INTERVAL: Duration = Duration::from_secs(60);

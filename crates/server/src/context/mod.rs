@@ -105,10 +105,10 @@ impl Shutdown {
 
     /// Enters a stage, unless a later one has been reached.
     pub(crate) fn advance(&self, stage: ShutdownStage) {
-        self.0.send_if_modified(|now| {
-            let further = *now < stage;
-            *now = stage.max(*now);
-            further
+        self.0.send_if_modified(|current| {
+            let is_later = *current < stage;
+            *current = stage.max(*current);
+            is_later
         });
     }
 }
@@ -119,10 +119,11 @@ pub(crate) async fn wait_for_stage(
     stage: ShutdownStage,
 ) {
     // Cannot fail: the sender lives as long as the server.
-    let _ = stop.wait_for(|now| *now >= stage).await;
+    let _ = stop.wait_for(|current| *current >= stage).await;
 }
 
-/// Waits for the next stage that matters to a connection. `finishing`: it ends anyway.
+/// Waits for the next stage that matters to a connection. `finishing`: the connection is ending
+/// already, so only an abort matters.
 pub(crate) async fn next_stage(
     stop: &mut watch::Receiver<ShutdownStage>,
     finishing: bool,

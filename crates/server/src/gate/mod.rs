@@ -1,5 +1,4 @@
-//! The gate of a server: claims flights by a clock, in the process's register, in a successor's, or
-//! in a store.
+//! The server's gate: claims flights in this process's register, in a successor's, or in a store.
 
 pub(crate) mod shared_register;
 
@@ -40,7 +39,7 @@ pub(crate) struct EarlyDataGate {
     claimants: AtomicU64,
     /// Whether the store failed to take the last record.
     store_failed: AtomicBool,
-    /// How many flights are being recorded whose clients have left.
+    /// The number of flights that are being recorded although their clients have disconnected.
     abandoned: AtomicUsize,
 }
 
@@ -50,9 +49,9 @@ pub(crate) struct Successor(mpsc::UnboundedSender<SuccessorRequest>);
 
 /// A query for the successor. The reply's channel is closed if nobody waits for it any more.
 pub(crate) enum SuccessorRequest {
-    /// About a flight or a name.
+    /// Executes a query about a flight or a name.
     Claim { query: HandoffQuery, reply: oneshot::Sender<HandoffReply> },
-    /// To open a punctured ticket
+    /// Opens a punctured ticket
     /// ([`TicketOffer`](crate::handshake::tickets::punctured::TicketOffer)).
     Open { offer: Vec<u8>, reply: oneshot::Sender<SuccessorSession> },
 }
@@ -73,7 +72,7 @@ impl Successor {
         response.await.ok()
     }
 
-    /// Opens a punctured ticket there. Returns `None` as [`query`](Self::query).
+    /// Has the successor open a punctured ticket. Returns `None` as [`query`](Self::query) does.
     async fn open(&self, offer: Vec<u8>) -> Option<SuccessorSession> {
         let (reply, response) = oneshot::channel();
         self.0.send(SuccessorRequest::Open { offer, reply }).ok()?;
@@ -155,17 +154,20 @@ impl EarlyDataGate {
         }
     }
 
-    /// Why TLS should not accept early data on a new connection at all. `enabled`: whether the
+    /// Checks whether TLS may accept early data on a new connection. `enabled`: whether the
     /// configuration enables early data.
+    ///
+    /// # Errors
+    /// Why it must not.
     pub(crate) fn admission(&self, enabled: bool) -> Result<(), EarlyDataRefusal> {
         match self.shared.as_ref().and_then(SharedRegister::unavailable) {
-            _ if !enabled => Err(EarlyDataRefusal::SwitchedOff),
+            _ if !enabled => Err(EarlyDataRefusal::Disabled),
             Some(why) => Err(EarlyDataRefusal::Shared(SharedRefusal::Store(why))),
             None => Ok(()),
         }
     }
 
-    /// Call this before TLS receives a ClientHello.
+    /// The facts about a new connection. Call this before TLS receives its ClientHello.
     pub(crate) fn arrival(&self) -> Arrival {
         let claimant = Claimant::new(self.claimants.fetch_add(1, Ordering::Relaxed));
         Arrival { epoch: self.epochs.current(), claimant }
@@ -176,7 +178,8 @@ impl EarlyDataGate {
     pub(crate) fn received_at(&self, unix_micros: Option<i64>) -> ReceivedAt {
         let (now, gate_time) = (SteadyClock::unix_micros(), self.now());
         let unix_micros = unix_micros.unwrap_or(now);
-        // Zero if the clock was set back meanwhile. A new ticket epoch has started then.
+        // `micros` returns zero if the clock was set back meanwhile. A new ticket epoch has started
+        // then.
         ReceivedAt { gate_time: gate_time.saturating_sub(micros(now - unix_micros)), unix_micros }
     }
 
@@ -235,8 +238,8 @@ impl EarlyDataGate {
         self.gate.claim(&flight.offer_by_gate_clock(), self.now()).map_err(EarlyDataRefusal::Gate)
     }
 
-    /// Whether this flight, whose ticket was used before, was received before: then it is a copy, or the
-    /// original that its copy has overtaken. Not known here if another process has the register.
+    /// Whether this flight, whose ticket was used before, has a record here: then it is a copy, or
+    /// an original that a copy has overtaken. After a handoff, the other process has the record.
     pub(crate) fn is_copy(&self, facts: &Handshake) -> bool {
         let Some(offered) = facts.offered_flight else { return false };
         let key = ClaimKey::of_flight(&offered.digest);
@@ -269,10 +272,10 @@ impl EarlyDataGate {
         spent
     }
 
-    /// Records a flight whose client has left, as [`spend`](Self::spend) does. The client sends its
-    /// request on another connection, and a copy of the flight must not run too.
+    /// Records a flight whose client has disconnected, as [`spend`](Self::spend) does. The client
+    /// sends its request on another connection, and a copy of the flight must not run too.
     pub(crate) async fn spend_abandoned(&self, flight: UnspentFlight) {
-        // Clients may leave as often as they like.
+        // Limited, because clients can disconnect as often as they like.
         if self.abandoned.fetch_add(1, Ordering::Relaxed) < MAX_ABANDONED {
             let _ = self.spend(&flight).await;
         }
@@ -286,8 +289,8 @@ impl EarlyDataGate {
                 true => flight.offer_by_unix_time(),
                 false => {
                     // Other nodes may open the ticket for as long as it lives, and their tickets may
-                    // live longer than this node's. Its clock may be wrong, so the record's end
-                    // follows from the store's.
+                    // live longer than this node's. This node's clock may be wrong, so the record's
+                    // end is computed from the store's clock.
                     flight.offer(shared.store_time()?.saturating_add(MAX_TICKET_LIFETIME))
                 }
             };
@@ -362,7 +365,7 @@ impl EarlyDataGate {
     }
 
     /// Waits until no other process has the register.
-    pub(crate) async fn without_successor(&self) {
+    pub(crate) async fn wait_for_register(&self) {
         if let Some(successor) = self.successor.load_full() {
             successor.closed().await;
         }
@@ -381,8 +384,8 @@ impl EarlyDataGate {
     }
 
     /// Takes over the records of another process's gate.
-    pub(crate) fn take_over(&self, inheritance: &RegisterSnapshot) {
-        self.gate.restore(inheritance, self.handoff_time());
+    pub(crate) fn take_over(&self, register: &RegisterSnapshot) {
+        self.gate.restore(register, self.handoff_time());
     }
 
     /// Replies to a process that has handed over its register.
@@ -407,10 +410,10 @@ impl EarlyDataGate {
         successor.query(query).await
     }
 
-    /// The flight by the machine's monotonic clock, which both processes read.
+    /// The flight's offer by the machine's monotonic clock, which both processes read.
     fn offer_by_monotonic_clock(&self, flight: &UnspentFlight) -> FlightOffer {
-        let passed = self.now().saturating_sub(flight.received_at.gate_time);
-        flight.offer(monotonic().saturating_sub(passed))
+        let elapsed = self.now().saturating_sub(flight.received_at.gate_time);
+        flight.offer(monotonic().saturating_sub(elapsed))
     }
 
     /// Why no flight can be accepted at the moment, as far as that is known in advance.
@@ -485,9 +488,9 @@ impl UnspentFlight {
         Ok(Self { offered, arrival, received_at, used_up, store_silent: false })
     }
 
-    /// Whether the flight is recorded even if its client leaves without another request: its claim
-    /// should have recorded it, and had no reply in time. Other refusals leave the record to the end of
-    /// the handshake, which a sender of copies never reaches.
+    /// Whether the flight is recorded even if its client disconnects without another request: the
+    /// claim that should have recorded it had no reply in time. After other refusals, the flight is
+    /// recorded at the end of the handshake, which the sender of a copy never reaches.
     pub(crate) fn must_be_recorded(&self) -> bool {
         self.store_silent
     }
@@ -539,7 +542,7 @@ impl UnspentFlight {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EarlyDataRefusal {
     /// The configuration disables early data.
-    SwitchedOff,
+    Disabled,
     /// The gate refused it by this process's register.
     Gate(Refusal),
     /// The rules of the shared register refused it.
@@ -555,14 +558,14 @@ impl EarlyDataRefusal {
         match self {
             Self::Gate(refusal) => refusal != Refusal::HandedOver,
             Self::Shared(SharedRefusal::TicketAge) => true,
-            Self::Shared(SharedRefusal::Store(_)) | Self::SwitchedOff | Self::NotClaimed => false,
+            Self::Shared(SharedRefusal::Store(_)) | Self::Disabled | Self::NotClaimed => false,
         }
     }
 
     /// The reason as metrics and the access log name it.
     pub(crate) fn reason(self) -> RefusedReason {
         match self {
-            Self::SwitchedOff => RefusedReason::Disabled,
+            Self::Disabled => RefusedReason::Disabled,
             Self::Gate(Refusal::TicketEpoch) => RefusedReason::TicketEpoch,
             Self::Gate(Refusal::RegisterFull) => RefusedReason::RegisterFull,
             Self::Gate(Refusal::TicketAge) => RefusedReason::Age,
@@ -578,7 +581,7 @@ impl EarlyDataRefusal {
 /// Attempts to claim a flight while the register is being handed over or returned.
 pub(crate) const MAX_HANDOFF_ATTEMPTS: usize = 3;
 
-/// Why the store's reply is missing.
+/// The reason as metrics and the access log name it.
 pub(crate) fn store_reason(why: Unknown) -> RefusedReason {
     match why {
         Unknown::Absent => RefusedReason::StoreDown,
@@ -591,8 +594,8 @@ pub(crate) fn store_reason(why: Unknown) -> RefusedReason {
     }
 }
 
-/// The largest step of the machine's clock that is ignored. With a store, a node that does not follow
-/// its clock must not leave the margin by that.
+/// The largest step of the machine's clock that is ignored. With a store, ignored steps must stay
+/// within the margin for the nodes' clocks.
 fn ignored_step(shared: Option<&SharedConfig>) -> Duration {
     shared.map_or(MAX_CLOCK_STEP, |config| MAX_CLOCK_STEP.min(config.clock_margin / 2))
 }
@@ -605,7 +608,7 @@ fn micros(unix: i64) -> Duration {
 /// for a failover of the store, and shorter than clients wait for a response.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How many flights are recorded at once whose clients have left.
+/// Limits the flights that are recorded at once although their clients have disconnected.
 const MAX_ABANDONED: usize = 1024;
 
 /// The pauses between attempts to record a flight.

@@ -88,9 +88,9 @@ impl SharedRegister {
         }
     }
 
-    /// Whether no node accepted a copy of the flight any more when it arrived, so that it needs no
-    /// record. A copy that was fresh then may have run since. This node's clock may be wrong: unless it
-    /// agrees with the store's, it cannot say so of any flight.
+    /// Whether the flight was too old for all nodes when it arrived, so that it needs no record.
+    /// The time of arrival counts, because a copy that was fresh then may have run since. Returns
+    /// false if this node's clock, which may be wrong, disagrees with the store's.
     pub(crate) fn is_stale(&self, offer: &FlightOffer) -> bool {
         let offset = self.store.clock_offset_micros();
         offset.is_some_and(|offset| is_stale(offer, offset, self.gate.config()))
@@ -134,11 +134,11 @@ fn is_stale(offer: &FlightOffer, offset: i64, config: &SharedConfig) -> bool {
     agree && arrived_at >= config.closed_at(offer.exact_at())
 }
 
-/// When the record of a refused flight may expire, which ends at `end` on this node's clock. `offset`:
-/// by how many microseconds the store's clock is ahead.
+/// When the record of a refused flight may expire. `end`: by this node's clock. `offset`: by how
+/// many microseconds the store's clock is ahead.
 ///
-/// A store that is far ahead would drop the record too early, or at once. Whichever clock is wrong, a
-/// record is not needed for longer than this. The bound is for clocks that are years apart.
+/// A store that is far ahead would drop the record too early, or at once. The later end suffices,
+/// whichever clock is wrong. It is bounded, because the clocks may be years apart.
 fn spent_record_end(end: Duration, offset: i64, config: &SharedConfig) -> Duration {
     let ahead = Duration::from_micros(u64::try_from(offset).unwrap_or(0));
     match ahead > config.clock_margin {
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_lives_by_both_clocks() {
+    fn a_record_does_not_expire_too_early_by_either_clock() {
         let config = SharedConfig::default();
         let end = |offset_seconds: i64| {
             let offset = offset_seconds * 1_000_000;

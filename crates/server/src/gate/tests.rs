@@ -21,8 +21,8 @@ fn gate_with(address: Address) -> (EarlyDataGate, Store) {
     let shared = config.shared;
     let store = Store::open(config, SteadyClock::unix_micros).unwrap();
     let epochs = Arc::new(TicketEpochs::new(EpochScope::Store));
-    let (settings, known) = (EarlyDataSettings::default(), Some((store.clone(), shared)));
-    (EarlyDataGate::new(&settings, epochs, known), store)
+    let settings = EarlyDataSettings::default();
+    (EarlyDataGate::new(&settings, epochs, Some((store.clone(), shared))), store)
 }
 
 /// A flight that arrives now, whose stated ticket age has this skew.
@@ -44,7 +44,7 @@ async fn until(reached: impl Fn() -> bool) {
             sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(Duration::from_secs(30), waiting).await.expect("it happens");
+    timeout(Duration::from_secs(30), waiting).await.expect("the condition becomes true");
 }
 
 #[tokio::test]
@@ -70,7 +70,7 @@ async fn a_stale_flight_needs_no_record_unless_the_clock_was_set_since_it_arrive
     let flight = refused_flight(&gate, Some(-30));
     assert_eq!(gate.try_spend(&flight).await, Some(SpendOutcome::Recorded));
     assert_eq!(gate.try_spend(&refused_flight(&gate, Some(0))).await, None);
-    // As after a step of the clock: the offset to the store's clock is now another one.
+    // As after a step of the clock, which changes the offset to the store's clock.
     gate.epochs.start_next();
     assert_eq!(gate.try_spend(&flight).await, None);
 }
@@ -93,7 +93,7 @@ async fn copies_that_do_not_reach_the_store_are_counted() {
 }
 
 #[test]
-fn a_step_that_leaves_the_margin_is_not_ignored() {
+fn a_clock_step_beyond_the_margin_is_not_ignored() {
     let step = |margin: u64| {
         let clock_margin = Duration::from_secs(margin);
         ignored_step(Some(&SharedConfig { clock_margin, ..SharedConfig::default() }))
@@ -116,6 +116,6 @@ async fn a_flight_whose_exact_time_is_unknown_is_recorded_for_the_life_of_a_tick
     assert_eq!(gate.spend(&flight).await, Some(SpendOutcome::Recorded));
     // The key is binary: the digest's first half.
     let key = format!("firstflight:c:{}", "\u{1}".repeat(16));
-    let left = Duration::from_millis(process.cli(&["PTTL", &key]).parse().unwrap());
-    assert!(left >= MAX_TICKET_LIFETIME, "{left:?}");
+    let lifetime = Duration::from_millis(process.cli(&["PTTL", &key]).parse().unwrap());
+    assert!(lifetime >= MAX_TICKET_LIFETIME, "{lifetime:?}");
 }

@@ -1,7 +1,7 @@
 //! Compression on the fly: Brotli, zstd or gzip, by what the client accepts.
 //!
 //! The length of a compressed response tells an attacker who chooses a part of it what else is in it
-//! (BREACH, 2013), so a route has to ask for it.
+//! (BREACH, 2013), so each route has to enable it.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -17,7 +17,7 @@ use crate::context::ResponseBody;
 use crate::context::memory::encoder_bytes;
 use crate::handler::response::empty;
 
-/// What a request says about the form of its response.
+/// The encodings that a request accepts, and whether it is HEAD.
 pub(crate) struct AcceptedEncodings {
     /// Its `Accept-Encoding`.
     fields: HeaderMap,
@@ -33,17 +33,17 @@ impl AcceptedEncodings {
         }
     }
 
-    /// Compresses a response, if its type and its client permit. `fits`: reserves this many bytes of
-    /// memory, or returns false; the response is not compressed then.
+    /// Compresses a response, if its type and its client permit. `reserve_memory`: reserves this
+    /// many bytes. If it returns false, the response is not compressed.
     pub(crate) async fn compress(
         self,
         mut response: Response<ResponseBody>,
-        fits: impl FnOnce(usize) -> bool,
+        reserve_memory: impl FnOnce(usize) -> bool,
     ) -> Response<ResponseBody> {
         let status = response.status();
         if status == StatusCode::NOT_MODIFIED {
-            // The fields of the response that it stands for (RFC 9110 section 15.4.5), as far as they
-            // are known: a weak tag is right for both forms of it.
+            // A 304 has the fields that the 200 would have (RFC 9110 section 15.4.5). A weak tag is
+            // right whether that would be compressed or not.
             weaken_tag(response.headers_mut());
             add_vary(response.headers_mut());
         }
@@ -57,15 +57,17 @@ impl AcceptedEncodings {
             return response;
         }
         let Self { fields: mut accepted, is_head } = self;
-        if !accepted.is_empty() && !fits(encoder_bytes(length)) {
+        if !accepted.is_empty() && !reserve_memory(encoder_bytes(length)) {
             accepted.clear();
         }
         let mut request = Request::new(());
         *request.headers_mut() = accepted;
-        // The library's levels, which are those that servers use: more costs much and saves little.
+        // The library's default levels, as other servers use: higher ones cost much and save
+        // little.
         let mut compression = Compression::new(ReadyResponse(Some(response))).compress_when(ALWAYS);
         let Ok(mut response) = compression.call(request).await;
-        // It refuses clients that accept nothing; RFC 9110 section 12.5.3 permits to ignore that.
+        // The library refuses clients that accept no encoding; RFC 9110 section 12.5.3 permits to
+        // send them the response.
         *response.status_mut() = status;
         if response.headers().contains_key(header::CONTENT_ENCODING) {
             weaken_tag(response.headers_mut());
@@ -78,7 +80,7 @@ impl AcceptedEncodings {
     }
 }
 
-/// Its rules are in [`is_compressible`].
+/// Replaces the library's rules by [`is_compressible`].
 const ALWAYS: fn(StatusCode, http::Version, &HeaderMap, &http::Extensions) -> bool =
     |_, _, _, _| true;
 
@@ -86,8 +88,8 @@ fn is_compressible(status: StatusCode, headers: &HeaderMap, length: Option<u64>)
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let kind = text(header::CONTENT_TYPE).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    let fits = match kind.split_once('/') {
-        // Each event would have to end a block, and most are short.
+    let has_compressible_type = match kind.split_once('/') {
+        // Most events are short, and each would have to end a block.
         Some(("text", subtype)) => subtype != "event-stream",
         Some(("application", subtype)) => {
             ["json", "javascript", "xml", "wasm"].contains(&subtype)
@@ -96,21 +98,21 @@ fn is_compressible(status: StatusCode, headers: &HeaderMap, length: Option<u64>)
         }
         _ => kind == "image/svg+xml",
     };
-    let whole = status == StatusCode::OK || status.is_client_error() || status.is_server_error();
+    let is_whole = status == StatusCode::OK || status.is_client_error() || status.is_server_error();
     // RFC 9110 section 5.3: a list may have several lines.
     let forbids_transform = headers.get_all(header::CACHE_CONTROL).iter().any(|line| {
         line.to_str().is_ok_and(|line| line.to_ascii_lowercase().contains("no-transform"))
     });
-    whole
-        && fits
+    is_whole
+        && has_compressible_type
         && !forbids_transform
-        && !FINAL_FORM.iter().any(|name| headers.contains_key(name))
+        && !EXCLUDED_FIELDS.iter().any(|name| headers.contains_key(name))
         && length.is_none_or(|length| length >= MIN_LENGTH)
 }
 
-/// Fields of a response whose bytes cannot be changed: it is encoded or a part already, or has a digest
-/// of them (RFC 9530).
-const FINAL_FORM: [HeaderName; 6] = [
+/// Fields of responses that must not be compressed: they are encoded already, a range, or have a
+/// digest of their content (RFC 9530).
+const EXCLUDED_FIELDS: [HeaderName; 6] = [
     header::CONTENT_ENCODING,
     header::CONTENT_RANGE,
     HeaderName::from_static("content-digest"),
@@ -126,7 +128,8 @@ fn length(headers: &HeaderMap) -> Option<u64> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// A strong tag names the bytes that are sent, which differ now (RFC 9110 section 8.8.3.3).
+/// A strong tag identifies the bytes that are sent, which compression changes (RFC 9110 section
+/// 8.8.3.3).
 fn weaken_tag(headers: &mut HeaderMap) {
     if let Some(tag) = headers.get(header::ETAG).filter(|tag| tag.as_bytes().starts_with(b"\""))
         && let Ok(weak) = HeaderValue::from_bytes(&[b"W/", tag.as_bytes()].concat())
@@ -144,7 +147,7 @@ fn add_vary(headers: &mut HeaderMap) {
     }
 }
 
-/// A service that gives a response which exists already.
+/// A service that returns an existing response.
 struct ReadyResponse(Option<Response<ResponseBody>>);
 
 impl Service<Request<()>> for ReadyResponse {
@@ -195,12 +198,12 @@ mod tests {
     async fn with_memory(
         accept: &'static str,
         fields_of_response: &[(&'static str, &'static str)],
-        fits: bool,
+        has_memory: bool,
     ) -> Response<ResponseBody> {
         let body = Full::from(Bytes::from(vec![b'a'; 5000])).map_err(|never| match never {});
-        let mut made = Response::new(body.boxed_unsync());
-        *made.headers_mut() = fields(fields_of_response);
-        accepted(Method::GET, accept).compress(made, |_| fits).await
+        let mut uncompressed = Response::new(body.boxed_unsync());
+        *uncompressed.headers_mut() = fields(fields_of_response);
+        accepted(Method::GET, accept).compress(uncompressed, |_| has_memory).await
     }
 
     const HTML: [(&str, &str); 4] = [
@@ -230,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn responses_stay_as_they_are_where_compression_is_wrong() {
+    async fn responses_that_must_not_be_compressed_are_unchanged() {
         let with = |name, value| [&[("content-type", "text/html")][..], &[(name, value)]].concat();
         for (accept, response) in [
             ("gzip", vec![("content-type", "image/png")]),
@@ -253,7 +256,8 @@ mod tests {
             assert!(!response.headers().contains_key("vary"), "{response:?}");
             assert_eq!(response.into_body().collect().await.unwrap().to_bytes().len(), 5000);
         }
-        // It varies all the same: a cache must not give it to clients that accept more.
+        // `Vary` is set even so: a cache must not send these to clients that accept other
+        // encodings.
         for response in [
             compressed("identity", &HTML).await,
             compressed("br;q=0, identity;q=0", &HTML).await,
@@ -267,11 +271,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rfc9110_15_4_5_what_is_not_modified_has_the_fields_of_a_compressed_response() {
-        let mut made = Response::new(crate::handler::response::empty());
-        *made.status_mut() = StatusCode::NOT_MODIFIED;
-        *made.headers_mut() = fields(&[("etag", "\"1\"")]);
-        let response = accepted(Method::GET, "br").compress(made, |_| true).await;
+    async fn rfc9110_15_4_5_a_304_has_the_fields_of_a_compressed_response() {
+        let mut uncompressed = Response::new(crate::handler::response::empty());
+        *uncompressed.status_mut() = StatusCode::NOT_MODIFIED;
+        *uncompressed.headers_mut() = fields(&[("etag", "\"1\"")]);
+        let response = accepted(Method::GET, "br").compress(uncompressed, |_| true).await;
         assert_eq!(response.status(), 304);
         assert_eq!(response.headers()["etag"], "W/\"1\"");
         assert_eq!(response.headers()["vary"], "accept-encoding");
@@ -280,9 +284,9 @@ mod tests {
 
     #[tokio::test]
     async fn rfc9110_9_3_2_responses_to_head_have_no_bytes() {
-        let mut made = Response::new(crate::handler::response::empty());
-        *made.headers_mut() = fields(&HTML);
-        let response = accepted(Method::HEAD, "br").compress(made, |_| true).await;
+        let mut uncompressed = Response::new(crate::handler::response::empty());
+        *uncompressed.headers_mut() = fields(&HTML);
+        let response = accepted(Method::HEAD, "br").compress(uncompressed, |_| true).await;
         assert_eq!(response.headers()["content-encoding"], "br");
         assert!(response.body().is_end_stream());
     }

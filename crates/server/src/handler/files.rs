@@ -92,7 +92,7 @@ impl Files {
         // Which encoding is best depends on which files exist.
         let candidate = (!self.varies).then(|| self.small.candidate(&request)).flatten();
         let (mut parts, _) = request.into_parts();
-        // RFC 9110 section 9.3.2: as for GET, also if the file cannot be read.
+        // RFC 9110 section 9.3.2: the response is that to GET, also if the file cannot be read.
         let is_head = std::mem::replace(&mut parts.method, Method::GET) == Method::HEAD;
         // RFC 9110 section 14.2: ignored for other methods and units.
         let range = byte_range(&parts.headers).filter(|_| !is_head);
@@ -303,7 +303,7 @@ fn with_charset(content_type: &HeaderValue) -> Option<HeaderValue> {
 }
 
 /// Opens files below a directory. The kernel makes sure that symbolic links do not lead outside,
-/// even if it is renamed meanwhile.
+/// even if the directory is renamed meanwhile.
 #[derive(Clone, Debug)]
 pub(crate) struct FileBackend {
     root: Arc<Path>,
@@ -384,7 +384,7 @@ impl FileBackend {
     }
 }
 
-/// Lookups after something was renamed meanwhile.
+/// Retries of a lookup during which something was renamed.
 const MAX_LOOKUP_RETRIES: usize = 4;
 
 /// An open file: the content of a small one, a handle to a large one.
@@ -401,7 +401,7 @@ enum FileContent {
     Handle(Take<tokio::fs::File>),
 }
 
-/// The file has become shorter than was announced. What was sent of it is no complete response.
+/// The file has become shorter than its announced length, so the response is incomplete.
 fn shrunk() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the file was cut off while it was read")
 }

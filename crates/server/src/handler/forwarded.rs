@@ -14,7 +14,7 @@ use firstflight_config::UPSTREAM_FIELDS;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 
-/// Replaces the client's statements about itself by what is known about it.
+/// Replaces the client's statements about itself by its address and scheme.
 pub(crate) fn set(headers: &mut HeaderMap, client: IpAddr) {
     remove(headers, is_about_client);
     // A dual-stack socket reports IPv4 clients as mapped IPv6 addresses.
@@ -106,6 +106,7 @@ fn remove_from_trailers(trailers: &mut HeaderMap, flight: Option<&HeaderName>) {
     });
 }
 
+/// Fields that are removed from trailers, in addition to those about the client.
 const HEAD_ONLY: [&str; 26] = [
     "authorization",
     "cache-control",

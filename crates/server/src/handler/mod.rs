@@ -30,13 +30,13 @@ pub(crate) struct RequestContext<'a> {
     pub(crate) before_completion: bool,
     /// The claims that the request holds.
     pub(crate) claims: &'a RequestClaims,
-    /// For what a handler adds: the upstream's work, memory that the request holds, counts.
+    /// Handlers add the upstream's work, the memory that the request holds, and counts.
     pub(crate) record: &'a RequestRecord,
-    /// The field that continues the request's trace at the upstream.
+    /// The `traceparent` field that continues the request's trace at the upstream.
     pub(crate) traceparent: Option<String>,
-    /// The kind of WebSocket that it requests, if any.
+    /// The kind of WebSocket that the request opens, if any.
     pub(crate) websocket: Option<WebSocket>,
-    /// Sends Early Hints to the client; `None`: it cannot be sent any.
+    /// Sends Early Hints to the client; `None` if this is not possible.
     pub(crate) early_hints: Option<&'a (dyn Fn(HeaderMap) + Send + Sync)>,
     /// How long to read a body that the response does not depend on.
     pub(crate) body_timeout: Duration,
@@ -53,7 +53,7 @@ pub(crate) struct RequestClaims {
 /// The field that identifies the flight for the upstream, and its value.
 pub(crate) type FlightField = Option<(HeaderName, Option<HeaderValue>)>;
 
-/// Marks a response: certainly no application has executed the request.
+/// Marks a response to a request that certainly no application has executed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NotExecuted;
 
@@ -67,13 +67,13 @@ impl RequestClaims {
         self.flight.as_ref().map(|(name, _)| name)
     }
 
-    /// Whether there are names, which no other request can claim meanwhile.
+    /// Whether the request holds names, which no other request can claim meanwhile.
     pub(crate) fn hold_names(&self) -> bool {
         self.names.iter().any(Option::is_some)
     }
 
     /// Sets the field that identifies the flight, replacing any value from the client.
-    pub(crate) fn mark(&self, headers: &mut HeaderMap) {
+    pub(crate) fn set_flight_field(&self, headers: &mut HeaderMap) {
         if let Some((header, id)) = &self.flight {
             remove_lookalikes_of(header.as_str(), headers);
             match id {

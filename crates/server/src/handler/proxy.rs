@@ -44,7 +44,8 @@ pub(crate) struct Proxy {
 const EARLY_DATA: HeaderName = HeaderName::from_static("early-data");
 
 impl Proxy {
-    /// Forwards to this pool. `rewrite`: what happens to paths. `early_hints`: whether they are passed on.
+    /// Forwards to this pool. `rewrite`: replaces the route's path. `early_hints`: whether they are
+    /// passed on.
     pub(crate) fn new(pool: Pool, rewrite: Option<Rewrite>, early_hints: bool) -> Self {
         Self { pool, rewrite, early_hints }
     }
@@ -64,7 +65,7 @@ impl Proxy {
         B: Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<BodyError>,
     {
-        if !context.record.may_be_forwarded() {
+        if !context.record.reserve_upstream_memory() {
             return Some(not_executed(StatusCode::SERVICE_UNAVAILABLE));
         }
         if let Some(kind) = context.websocket {
@@ -80,7 +81,7 @@ impl Proxy {
             return Some(not_executed(StatusCode::BAD_REQUEST));
         };
         set_traceparent(&mut parts.headers, context);
-        context.claims.mark(&mut parts.headers);
+        context.claims.set_flight_field(&mut parts.headers);
         // RFC 8470 section 5.1: set when forwarding before the handshake is complete, never
         // removed, and always a single field of value 1.
         if early || had_early_data {
@@ -127,7 +128,7 @@ impl Proxy {
             return not_executed(StatusCode::BAD_REQUEST);
         }
         set_traceparent(&mut head.headers, context);
-        context.claims.mark(&mut head.headers);
+        context.claims.set_flight_field(&mut head.headers);
         let expected = websocket::prepare_request(&mut head, kind);
         let may_be_executed = AtomicBool::new(false);
         let request = Request::from_parts(head, empty());
@@ -192,7 +193,7 @@ impl Proxy {
         join_cookies(&mut parts.headers);
         parts.headers.append(header::VIA, via);
         forwarded::set(&mut parts.headers, context.record.client().ip());
-        // They belong to this connection's library.
+        // Extensions belong to the library of the client's connection.
         parts.extensions = http::Extensions::new();
         let body = Forwarded::new(body, context.claims.flight_field().cloned());
         Some((parts, body.map_err(Into::into).boxed_unsync()))
@@ -233,12 +234,12 @@ impl Proxy {
         let RequestContext { connection, record, .. } = context;
         let (client, local) = (record.client(), connection.facts.local);
         let observer = &AttemptObserver {
-            notes: &record.upstream(),
+            notes: &record.upstream_notes(),
             metrics: &connection.observers.metrics,
             may_be_executed,
         };
         let options = SendOptions { client, local, observer };
-        record.executed(true);
+        record.set_executed(true);
         let sent = if let (true, Some(pass)) = (self.early_hints, context.early_hints) {
             let hints = receive_hints(&mut request);
             // Boxed, so that other requests do not take its memory.
@@ -251,7 +252,7 @@ impl Proxy {
             plain(status(&error))
         });
         if !may_be_executed.load(Ordering::Relaxed) {
-            record.executed(false);
+            record.set_executed(false);
             let (Ok(response) | Err(response)) = &mut sent;
             response.extensions_mut().insert(NotExecuted);
         }
@@ -259,12 +260,13 @@ impl Proxy {
     }
 }
 
-/// Asks for the Early Hints of the response (RFC 8297). The library has them over HTTP/1.1 only.
+/// Subscribes to the Early Hints of the response (RFC 8297), which the library reports over
+/// HTTP/1.1 only.
 fn receive_hints(request: &mut Request<ResponseBody>) -> mpsc::Receiver<HeaderMap> {
     let (hints, received) = mpsc::channel(MAX_WAITING_HINTS);
     hyper::ext::on_informational(request, move |response| {
         if response.status() == StatusCode::EARLY_HINTS {
-            // Dropped if they come faster than they are passed on, as any proxy may.
+            // A proxy may drop hints: here those that come faster than they are passed on.
             let _ = hints.try_send(response.headers().clone());
         }
     });
@@ -286,7 +288,7 @@ async fn pass_hints<T>(
             sent = &mut sending => return sent,
             Some(hint) = hints.recv() => {
                 pass(hint);
-                // The connection sends it at the end of its turn.
+                // Lets the connection send the hint at the end of its turn.
                 tokio::task::yield_now().await;
             }
         }
@@ -320,9 +322,9 @@ fn terminal_status<B>(request: &mut Request<B>) -> Option<StatusCode> {
         // scripts.
         Method::TRACE => Some(StatusCode::NOT_IMPLEMENTED),
         Method::OPTIONS => {
-            let left = request.headers_mut().get_mut(header::MAX_FORWARDS)?;
-            match left.to_str().ok()?.parse::<u32>().ok()?.checked_sub(1) {
-                Some(rest) => *left = rest.into(),
+            let hops = request.headers_mut().get_mut(header::MAX_FORWARDS)?;
+            match hops.to_str().ok()?.parse::<u32>().ok()?.checked_sub(1) {
+                Some(remaining) => *hops = remaining.into(),
                 None => return Some(StatusCode::NO_CONTENT),
             }
             None
@@ -336,7 +338,7 @@ fn set_traceparent(headers: &mut HeaderMap, context: &RequestContext<'_>) {
     if let (Some(tracer), Some(traceparent)) =
         (&context.connection.observers.tracer, &context.traceparent)
     {
-        tracer.pass_on(traceparent, headers);
+        tracer.set_fields(traceparent, headers);
     }
 }
 
@@ -485,7 +487,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rfc9110_7_6_1_connection_options_are_removed_but_not_all_that_a_client_names() {
+    fn rfc9110_7_6_1_connection_options_are_removed_except_host_and_early_data() {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("connection", "close, x-hop"),
@@ -538,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc9110_7_6_2_a_request_goes_no_further_than_it_says() {
+    fn rfc9110_7_6_2_max_forwards_is_respected() {
         for (method, hops, expected, left) in [
             ("OPTIONS", Some("0"), Some(204), Some("0")),
             ("OPTIONS", Some("1"), None, Some("0")),

@@ -1,4 +1,4 @@
-//! The path and query of a request with another prefix in place of its route's path.
+//! Replaces a route's path, at the start of a request's path, by another prefix.
 
 /// Replaces the route's path.
 #[derive(Clone, Debug)]

@@ -1,4 +1,4 @@
-//! Keeps small files that were served lately in memory, with the fields of their responses.
+//! Keeps small files that were served recently in memory, with the fields of their responses.
 //!
 //! A plain `GET` of such a file costs one `stat` instead of nine system calls. Nothing stale is
 //! served: a file whose inode, size or times differ from those of the copy is read again. A copy is
@@ -53,7 +53,7 @@ pub(crate) struct Candidate {
 
 impl SmallFiles {
     pub(crate) fn new(root: &Path) -> Self {
-        let files = Cache::with_weighter(MAX_FILES, MAX_TOTAL_BYTES, BySize);
+        let files = Cache::with_weighter(EXPECTED_FILES, MAX_TOTAL_BYTES, BySize);
         Self { root: root.into(), files }
     }
 
@@ -104,7 +104,7 @@ impl SmallFiles {
         }
         let Candidate { key, path, version } = candidate;
         let (mut headers, content) = (headers.clone(), content.clone());
-        // A copy has as much room, so that further fields need no other.
+        // A clone keeps the size of the map's index, so that further fields need no new one.
         headers.reserve(MAX_ADDED_FIELDS);
         self.files.insert(key, Arc::new(SmallFile { path, version, headers, content }));
     }
@@ -122,7 +122,7 @@ impl FileVersion {
     }
 }
 
-/// Whether the response is the whole file, whatever else the request says.
+/// Whether the response is the whole file: the request has no range and no condition.
 fn is_plain<B>(request: &Request<B>) -> bool {
     let selects = |name| {
         matches!(name, &header::RANGE | &header::IF_MATCH | &header::IF_NONE_MATCH)
@@ -141,12 +141,14 @@ impl Weighter<Box<str>, Arc<SmallFile>> for BySize {
     }
 }
 
-/// Files up to this size are read immediately, and may be kept: they leave in a few flights anyway.
+/// Files up to this size are read immediately, and may be kept: they need few round trips anyway.
 pub(crate) const MAX_INLINE_BYTES: u64 = 64 * 1024;
 
-/// The memory that copies may take, and how many are expected.
+/// The memory that copies may take.
 const MAX_TOTAL_BYTES: u64 = 16 * 1024 * 1024;
-const MAX_FILES: usize = 4096;
+/// The expected number of copies.
+const EXPECTED_FILES: usize = 4096;
+/// The fields of a copy, and its place in the cache.
 const OVERHEAD_BYTES: usize = 1024;
 const MAX_KEY_BYTES: usize = 1024;
 

@@ -132,9 +132,11 @@ impl PendingTunnel {
 }
 
 /// Whether a comma-separated field contains a token, ignoring case.
-fn has_token(headers: &HeaderMap, name: &HeaderName, member: &str) -> bool {
+fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
     let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).any(|one| one.trim().eq_ignore_ascii_case(member))
+    values
+        .flat_map(|value| value.split(','))
+        .any(|member| member.trim().eq_ignore_ascii_case(token))
 }
 
 /// RFC 6455 section 4.2.2, item 5.4.
@@ -199,11 +201,11 @@ impl Tunnel {
             copied = copy_bidirectional(&mut client, &mut upstream) => copied.map(|_| ()),
             () = last.wait_until_idle(idle) => Err(io::ErrorKind::TimedOut.into()),
         };
-        record.bytes(upstream.bytes_read);
+        record.add_bytes(upstream.bytes_read);
         match copied {
             // After the upstream has closed, a client may disconnect without closing the tunnel.
-            _ if upstream.ended => record.complete(),
-            Ok(()) => record.complete(),
+            _ if upstream.ended => record.note_complete(),
+            Ok(()) => record.note_complete(),
             Err(error) => debug!("a tunnel broke off: {error}"),
         }
         drop(permit);
@@ -325,14 +327,14 @@ mod tests {
         let expected = prepare_request(&mut head, WebSocket::Connect).unwrap();
         assert_eq!(head.method, Method::GET);
         assert_eq!(expected, accept(head.headers[header::SEC_WEBSOCKET_KEY].to_str().unwrap()));
-        let says = |accept: &HeaderValue| {
+        let respond_with = |accept: &HeaderValue| {
             let upgrade = Response::builder().status(101).header("upgrade", "websocket");
             let response = upgrade.header("sec-websocket-accept", accept).body(empty()).unwrap();
             let client = hyper::upgrade::on(request(Version::HTTP_2, "CONNECT", &[]));
             let (response, tunnel) = respond(response, WebSocket::Connect, client, Some(&expected));
             (response.status().as_u16(), tunnel.is_some(), response.headers().len())
         };
-        assert_eq!(says(&expected), (200, true, 0));
-        assert_eq!(says(&HeaderValue::from_static("other")).0, 502);
+        assert_eq!(respond_with(&expected), (200, true, 0));
+        assert_eq!(respond_with(&HeaderValue::from_static("other")).0, 502);
     }
 }

@@ -106,11 +106,11 @@ impl InheritedState {
         self.ports.push(InheritedPort { requested, address, tcp: None, udp });
     }
 
-    /// Takes the UDP sockets that are left, which no listener uses.
+    /// Takes the remaining UDP sockets, which no listener uses.
     pub(crate) fn take_unused(&mut self) -> Vec<(SocketAddr, Vec<UdpSocket>)> {
-        // Those of a previous process still receive its packets.
-        let is_used = |port: &&InheritedPort| port.tcp.is_none() && self.packets.is_some();
-        for port in self.ports.iter().filter(|port| !is_used(port)) {
+        // UDP sockets of a previous process still receive its packets.
+        let is_relayed = |port: &&InheritedPort| port.tcp.is_none() && self.packets.is_some();
+        for port in self.ports.iter().filter(|port| !is_relayed(port)) {
             warn!("the socket for {} is not used: no listener has that address", port.address);
         }
         self.ports.drain(..).map(|port| (port.address, port.udp)).collect()
@@ -187,7 +187,7 @@ impl Secrets {
         Self { reset_key: random(), id_mark: random(), ring: None }
     }
 
-    /// The secrets for the next process, which replaces the key of the marks by its own.
+    /// The secrets for the next process, with these ticket keys. That process creates its own mark.
     pub(crate) fn with_ring(&self, ring: Option<&Ring>) -> Self {
         let ring = ring.map(|ring| ring.to_text().to_string());
         Self { reset_key: self.reset_key, id_mark: self.id_mark, ring }
@@ -239,14 +239,14 @@ mod tests {
         inherited.secrets = Some(secrets.clone());
         let (bytes, received) = inherited.parts();
         let mut received: Vec<_> =
-            received.into_iter().map(|one| one.try_clone_to_owned().unwrap()).collect();
+            received.into_iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
         let mut arrived = InheritedState::from_parts(&bytes, &mut received).unwrap();
         assert!(received.is_empty());
-        let one = arrived.take(addresses[0]).unwrap();
-        assert_eq!(one.tcp.unwrap().local_addr().unwrap(), addresses[0]);
-        assert_eq!(one.udp[0].local_addr().unwrap(), addresses[0]);
-        let two = arrived.take(addresses[1]).unwrap();
-        assert_eq!((two.tcp.is_some(), two.udp.len()), (true, 0));
+        let first = arrived.take(addresses[0]).unwrap();
+        assert_eq!(first.tcp.unwrap().local_addr().unwrap(), addresses[0]);
+        assert_eq!(first.udp[0].local_addr().unwrap(), addresses[0]);
+        let second = arrived.take(addresses[1]).unwrap();
+        assert_eq!((second.tcp.is_some(), second.udp.len()), (true, 0));
         assert_eq!(arrived.secrets.as_ref().unwrap().reset_key, secrets.reset_key);
         assert!(arrived.take(addresses[0]).is_none());
     }

@@ -6,9 +6,9 @@
 //! process replies [`RECEIVED`], and the old one confirms with [`TRANSFERRED`]. Only then do they belong
 //! to the new process; any earlier failure leaves them where they were. After that the old process
 //! sends a [`HandoffQuery`] for each flight, and the new one replies with one byte, until the old one
-//! has ended. A ticket to open is sent in place of a query: [`OPEN`] and its length, filled up to the
-//! length of a query, then a [`TicketOffer`]. The reply is the length and the bytes of the session, or
-//! the length [`NO_SESSION`].
+//! has ended. To have a ticket opened, the old process sends [`OPEN`] and the length of a
+//! [`TicketOffer`], padded to the length of a query, then the [`TicketOffer`]. The reply is the
+//! length and the bytes of the session, or the length [`NO_SESSION`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,10 +77,10 @@ pub(crate) async fn hand_off(
         return Err(HandoffError::NotOwner);
     }
     let closed = shared.gate.hand_off(Successor::new(requests));
-    let inheritance = closed.ok_or(HandoffError::NotOwner)?;
+    let register = closed.ok_or(HandoffError::NotOwner)?;
     let keys = ring.punctured().and_then(PuncturedTickets::hand_off);
     let store_digest = store_digest(config);
-    let sending = send_register(&mut stream, &inheritance, keys.as_deref(), &store_digest);
+    let sending = send_register(&mut stream, &register, keys.as_deref(), &store_digest);
     let sent = timeout(HANDOFF_TIMEOUT, sending).await;
     if let Err(error) = sent.unwrap_or(Err(HandoffError::Timeout)) {
         take_keys(ring, keys.as_deref());
@@ -94,7 +94,7 @@ pub(crate) async fn hand_off(
         return Err(error);
     }
     drop(keys);
-    let (flights, names) = inheritance.len();
+    let (flights, names) = register.len();
     info!("the strike register is handed over: {flights} flights, {names} names");
     let (shared, ring) = (shared.clone(), ring.clone());
     tokio::spawn(async move {
@@ -120,12 +120,12 @@ pub(crate) async fn hand_off(
 
 async fn send_register(
     stream: &mut UnixStream,
-    inheritance: &RegisterSnapshot,
+    register: &RegisterSnapshot,
     keys: Option<&Vec<u8>>,
     store_digest: &str,
 ) -> Result<(), HandoffError> {
     stream.write_all(store_digest.as_bytes()).await?;
-    let bytes = inheritance.to_bytes();
+    let bytes = register.to_bytes();
     let flag = if keys.is_some() { HAS_KEYS } else { 0 };
     stream.write_u64(bytes.len() as u64 | flag).await?;
     stream.write_all(&bytes).await?;
@@ -194,7 +194,8 @@ async fn open_ticket(stream: &mut UnixStream, offer: &[u8]) -> std::io::Result<S
     }
 }
 
-/// Makes keys that another process has sent, or that it did not take, this process's own.
+/// Takes over keys that another process has sent, or takes back keys that it did not accept.
+/// Returns false if they are invalid.
 fn take_keys(ring: &TicketRing, keys: Option<&Vec<u8>>) -> bool {
     match (ring.punctured(), keys) {
         (Some(punctured), Some(keys)) => punctured.take_over(keys).is_ok(),
@@ -215,9 +216,9 @@ pub(crate) async fn take_over(
 ) -> Result<(), HandoffError> {
     let store_digest = store_digest(config);
     let receiving = timeout(HANDOFF_TIMEOUT, receive_register(&mut stream, ring, &store_digest));
-    let inheritance = receiving.await.unwrap_or(Err(HandoffError::Timeout))?;
-    shared.gate.take_over(&inheritance);
-    let (flights, names) = inheritance.len();
+    let register = receiving.await.unwrap_or(Err(HandoffError::Timeout))?;
+    shared.gate.take_over(&register);
+    let (flights, names) = register.len();
     info!("the strike register is taken over: {flights} flights, {names} names");
     let (shared, ring) = (shared.clone(), ring.clone());
     tokio::spawn(async move {
@@ -232,16 +233,16 @@ async fn receive_register(
     ring: &TicketRing,
     store_digest: &str,
 ) -> Result<RegisterSnapshot, HandoffError> {
-    let mut theirs = vec![0; store_digest.len()];
-    stream.read_exact(&mut theirs).await?;
-    if theirs != store_digest.as_bytes() {
+    let mut their_digest = vec![0; store_digest.len()];
+    stream.read_exact(&mut their_digest).await?;
+    if their_digest != store_digest.as_bytes() {
         return Err(HandoffError::OtherStore);
     }
     let length = stream.read_u64().await?;
     let mut bytes = Vec::new();
     // Memory grows with the received bytes, not with the announced length.
     (&mut *stream).take(length & !HAS_KEYS).read_to_end(&mut bytes).await?;
-    let inheritance = RegisterSnapshot::parse(&bytes)?;
+    let register = RegisterSnapshot::parse(&bytes)?;
     let keys = match length & HAS_KEYS {
         0 => None,
         _ => Some(receive_keys(stream).await?),
@@ -252,7 +253,7 @@ async fn receive_register(
         return Err(HandoffError::Unconfirmed);
     }
     match take_keys(ring, keys.as_deref()) {
-        true => Ok(inheritance),
+        true => Ok(register),
         false => Err(HandoffError::InvalidKeys),
     }
 }
@@ -322,11 +323,9 @@ async fn serve_ticket(
 
 /// Identifies the store: equal for equal stores, and of fixed length.
 fn store_digest(config: &ServerConfig) -> String {
-    let store_digest = config
-        .store
-        .as_ref()
-        .map(|store_digest| (&store_digest.topology, &store_digest.prefix, store_digest.database));
-    ClaimKey::from_name(&[format!("{store_digest:?}").as_bytes()]).to_string()
+    let store = config.store.as_ref();
+    let identity = store.map(|store| (&store.topology, &store.prefix, store.database));
+    ClaimKey::from_name(&[format!("{identity:?}").as_bytes()]).to_string()
 }
 
 /// Enough for a register of a million records on a busy machine.
@@ -335,7 +334,7 @@ const HANDOFF_TIMEOUT: Duration = Duration::from_secs(10);
 /// In the length of the register: the punctured ticket keys follow.
 const HAS_KEYS: u64 = 1 << 63;
 
-/// More than the limit of their memory.
+/// More than punctured ticket keys may take in memory.
 const MAX_KEYS_BYTES: u64 = 1 << 30;
 
 /// The first byte of a ticket to open; no query starts with it.
@@ -344,11 +343,11 @@ const OPEN: u8 = 0x40;
 /// In place of a session's length: the ticket was not opened.
 const NO_SESSION: u32 = u32::MAX;
 
-/// A ticket's 64 KiB with what proves its client's knowledge.
+/// A ticket of 64 KiB with its client's proof.
 const MAX_OFFER_BYTES: u32 = 65_535 + 512;
 
 /// The new process has received the register.
 const RECEIVED: u8 = 1;
 
-/// The old process confirms that the register is the new one's.
+/// The old process confirms that the register belongs to the new one.
 const TRANSFERRED: u8 = 2;

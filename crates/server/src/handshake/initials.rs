@@ -42,7 +42,7 @@ impl InitialPackets {
     /// `None` if it is incomplete or was not recorded.
     pub(crate) async fn client_hello_of(&self, incoming: &Incoming) -> Option<ReceivedInitial> {
         let remote = incoming.remote_address();
-        let (id, rest) = {
+        let (id, completed) = {
             let mut state = self.state();
             // After a Retry the client uses a new connection id, which only the token reveals.
             let after_retry = incoming.remote_address_validated() && !incoming.may_retry();
@@ -57,11 +57,11 @@ impl InitialPackets {
                 FirstFlight::Unknown => return None,
                 FirstFlight::Partial => {}
             }
-            let (whole, rest) = oneshot::channel();
-            state.waiting.insert((remote, id), whole);
-            (id, rest)
+            let (notify, completed) = oneshot::channel();
+            state.waiting.insert((remote, id), notify);
+            (id, completed)
         };
-        let _ = timeout(CLIENT_HELLO_TIMEOUT, rest).await;
+        let _ = timeout(CLIENT_HELLO_TIMEOUT, completed).await;
         let mut state = self.state();
         state.waiting.remove(&(remote, id));
         match state.flights.take(remote, &id) {

@@ -40,7 +40,7 @@ impl Handshakes {
 }
 
 /// Why early data was refused. Returns `None` if it was accepted. `refused`: this server's
-/// decision, which TLS may not have come to apply.
+/// decision, which TLS may not have applied.
 pub(crate) fn refusal(
     facts: &Handshake,
     refused: Option<EarlyDataRefusal>,

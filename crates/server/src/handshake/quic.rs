@@ -60,7 +60,7 @@ pub(crate) async fn serve<P>(
         () = wait_for_stage(&mut stop, ShutdownStage::Abort) => return Ok(()),
     };
     let Ok(accepted) = accepted else {
-        metrics.timed_out();
+        metrics.note_timeout();
         return Err(ConnectionError::TimedOut);
     };
     let Some((quic, negotiated)) = accepted? else {
@@ -166,20 +166,20 @@ pub(crate) async fn accept(
     let mut recorded = false;
     if let Some(key) = &facts.needed_session {
         // The ticket's keys were handed over while its packets were on the way, and TLS has refused
-        // the early data. Nothing of it has been executed; before the client sends it again, its ticket
-        // has to be used up, so that no copy is accepted.
+        // the early data. None of it has been executed; before the client sends it again, its
+        // ticket has to be used up, so that no copy is accepted.
         let ticket = handshakes.redeem(key).await;
         recorded = matches!(ticket.session, OpenedTicket::UsedUp(_));
     }
     let Judgement { mut flight, mut refused, claim } = std::mem::take(&mut *lock(&outcome));
     if let Some(EarlyDataRefusal::Gate(Refusal::HandedOver)) = refused {
-        // Nothing of it has been executed, because the connection is not served yet. Its client
-        // will send the refused requests again; a copy must not have been executed by the successor
+        // Nothing has been executed, because the connection is not served yet. Its client will
+        // send the refused requests again; a copy must not have been executed by the successor
         // before that.
         match shared.gate.claim(&facts, (arrival, shared.gate.measured_at(&facts))).await {
             // Too late for TLS to accept the early data, but the flight has its record.
-            Ok(theirs) if theirs.won() => recorded = true,
-            Ok(theirs) => flight = Some(theirs),
+            Ok(claimed) if claimed.won() => recorded = true,
+            Ok(claimed) => flight = Some(claimed),
             Err(EarlyDataRefusal::Gate(Refusal::HandedOver)) => {
                 return Err(ConnectionError::LocallyClosed);
             }
@@ -259,8 +259,9 @@ impl SettledClaim {
         Self { claim: None, requested_at: Instant::now(), session: None, withheld: None }
     }
 
-    /// Processes a ClientHello on a temporary TLS machine, and claims the flight in the store if
-    /// TLS would accept its early data. `early_data`: whether the configuration enables early data.
+    /// Processes a ClientHello on a temporary TLS state machine, and claims the flight in the store
+    /// if TLS would accept its early data. `early_data`: whether the configuration enables early
+    /// data.
     pub(crate) async fn settle(
         handshakes: &Handshakes,
         (crypto, early_data): (&ServerCrypto, bool),
@@ -303,7 +304,9 @@ impl SettledClaim {
         Box::new(move |facts: &Handshake| {
             let claim = match self.claim {
                 Some((flight, claim))
-                    if facts.offered_flight.is_some_and(|one| one.digest == flight.digest) =>
+                    if facts
+                        .offered_flight
+                        .is_some_and(|offered| offered.digest == flight.digest) =>
                 {
                     claim
                 }

@@ -89,11 +89,11 @@ fn transport(settings: &Http3Settings, limits: &Limits) -> TransportConfig {
     transport
 }
 
-/// NEW_TOKEN tokens for each connection. Each connection that used one brings another.
+/// NEW_TOKEN tokens for each connection. A client that spends one receives the next one.
 const TOKENS_PER_CONNECTION: u32 = 1;
 
-/// Path MTU discovery tries the largest size first, which most paths take, instead of four sizes in
-/// as many round trips. A path that does not take it keeps the initial size for ten minutes.
+/// Path MTU discovery tries the largest size first, which most paths support, instead of four sizes
+/// in as many round trips. A path that does not support it keeps the initial size for ten minutes.
 const MIN_MTU_CHANGE: u16 = 200;
 
 /// Connections on each worker that wait for the store. More are ignored; their clients retransmit.
@@ -110,7 +110,7 @@ const SPENT_TOKENS_BYTES: usize = 4 << 20;
 /// How long an idle client has to react to the connection's close.
 const CLOSE_GRACE_PERIOD: Duration = Duration::from_secs(2);
 
-/// HTTP/3 needs three streams (control and QPACK). The rest is for unknown stream types.
+/// HTTP/3 needs three streams (control and QPACK). The others are for unknown stream types.
 const MAX_UNI_STREAMS: u32 = 16;
 
 /// How far an upload may be ahead of its upstream. Half a megabyte at 260 ms of round trip is 2

@@ -40,7 +40,7 @@ impl OpenConnection {
 }
 
 /// Performs the handshake up to the decision about early data. Returns `None` if the connection has
-/// ended. The rest is a future of its own, so that the handshake's memory is released before.
+/// ended. Serving is a future of its own, so that the handshake's memory is released before it.
 pub(crate) async fn open(
     handshakes: &Handshakes,
     tcp: TcpStream,
@@ -66,7 +66,7 @@ pub(crate) async fn open(
             return None;
         }
         Err(_) => {
-            origin.metrics.timed_out();
+            origin.metrics.note_timeout();
             debug!("{client}: no TLS handshake within {limit:?}");
             return None;
         }
@@ -163,24 +163,25 @@ async fn accept(
     Ok((pending.complete(), negotiated))
 }
 
-/// A handshake before early data is decided, or before its end if early data is refused. If it fails, or
-/// is dropped because it takes too long, its flight is recorded where that does not depend on its client.
+/// A handshake until TLS accepts early data, or until its end if early data is refused. If it
+/// fails, or is dropped because it takes too long, its flight is recorded if it
+/// [must be](UnspentFlight::must_be_recorded).
 struct PendingHandshake<'a> {
     shared: &'a Arc<ServerContext>,
     arrival: Arrival,
     /// Why this server refuses early data, if it does.
     refused: Option<EarlyDataRefusal>,
-    /// `None` once it is complete.
+    /// `None` once the handshake is complete.
     accepting: Option<Accepting<Socket>>,
 }
 
 impl PendingHandshake<'_> {
     fn tls(&mut self) -> &mut Accepting<Socket> {
-        self.accepting.as_mut().expect("it is not complete")
+        self.accepting.as_mut().expect("the handshake is not complete")
     }
 
     fn complete(mut self) -> TlsStream<Socket> {
-        self.accepting.take().expect("it is not complete").into_stream()
+        self.accepting.take().expect("the handshake is not complete").into_stream()
     }
 }
 
@@ -195,9 +196,8 @@ impl Drop for PendingHandshake<'_> {
     }
 }
 
-/// An offer of early data on a ticket that was used before. Counts it when it is dropped, if it turns
-/// out to be a copy: one that arrives just after its original finds the ticket used, and the flight not
-/// recorded yet.
+/// An offer of early data on a ticket that was used before. It is checked again when it is dropped:
+/// a copy that arrives just after its original finds the ticket used before the flight is recorded.
 struct UsedTicket<'a> {
     shared: &'a ServerContext,
     origin: &'a AcceptedConnection,
@@ -211,7 +211,7 @@ impl UsedTicket<'_> {
         let (client, metrics) = (self.origin.client.ip(), &self.origin.metrics);
         if is_copy && !metrics.is_offer_counted() {
             self.shared.observers.note_replay(&self.facts, client, metrics.transport());
-            metrics.decided(&self.facts, None, Some(RefusedReason::Replayed));
+            metrics.note_early_data(&self.facts, None, Some(RefusedReason::Replayed));
         }
         is_copy
     }

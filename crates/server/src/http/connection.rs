@@ -91,10 +91,10 @@ impl Connection {
     /// A connection whose early data is accepted or refused. Its handshake may still be incomplete.
     pub(crate) fn new(
         shared: Arc<ServerContext>,
-        origin: AcceptedConnection,
+        accepted: AcceptedConnection,
         negotiated: Negotiated,
     ) -> (Arc<Self>, CompletionSignal) {
-        let AcceptedConnection { client, local, snapshot, metrics, alt_svc } = origin;
+        let AcceptedConnection { client, local, snapshot, metrics, alt_svc } = accepted;
         let Negotiated { tls, flight, refused, claim, unspent } = negotiated;
         let facts = ConnectionFacts { client, local, tls, refused, flight };
         let (observers, memory) = (shared.observers.clone(), shared.memory.clone());
@@ -123,8 +123,8 @@ impl Connection {
     }
 
     /// Records that a time limit ends the connection.
-    pub(crate) fn timed_out(&self) {
-        self.observer.metrics.timed_out();
+    pub(crate) fn note_timeout(&self) {
+        self.observer.metrics.note_timeout();
     }
 
     /// Matches a request by `snapshot`, and by the certificates that the client was offered.
@@ -145,9 +145,9 @@ impl Connection {
     /// disconnects before the request is served.
     pub(crate) fn record_decision(&self, decision: Option<Decision>, record: &mut RequestRecord) {
         if let Some(Decision::Hold(reason)) = decision {
-            record.held(held_reason(reason));
+            record.note_held(held_reason(reason));
         }
-        record.claim(self.claim(decision));
+        record.set_claim(self.claim(decision));
     }
 
     /// Applies the gate's decision: lets the request run, or holds it until the handshake is
@@ -196,8 +196,8 @@ impl Connection {
         matches!(self.spent.get(), Some(None | Some(SpendOutcome::Executed)))
     }
 
-    /// Whether a copy of this connection's refused flight may have been executed: also as long as the
-    /// flight is not spent.
+    /// Whether a copy of this connection's refused flight may have been executed, which is
+    /// possible until the flight is recorded.
     pub(crate) fn may_be_replayed(&self) -> bool {
         self.unspent.is_some() && self.spent.get() != Some(&Some(SpendOutcome::Recorded))
     }
@@ -207,8 +207,8 @@ impl Connection {
         let since = Instant::now();
         let spent = self.spent.get_or_init(|| self.shared.gate.spend(flight)).await;
         if since.elapsed() > HELD_THRESHOLD {
-            record.held(HeldReason::Unrecorded);
-            record.held_since(since);
+            record.note_held(HeldReason::Unrecorded);
+            record.note_held_since(since);
         }
         match spent {
             Some(SpendOutcome::Recorded) => RequestAdmission::Run,
@@ -222,7 +222,7 @@ impl Connection {
     async fn hold(&self, record: &mut RequestRecord) -> RequestAdmission {
         let hold = self.observer.metrics.hold();
         let completed = self.handshake.completes().await;
-        record.held_since(hold.since());
+        record.note_held_since(hold.since());
         let (Some(flight), true) = (self.facts().flight, completed) else {
             return RequestAdmission::ConnectionEnded;
         };
@@ -252,7 +252,7 @@ impl Drop for Connection {
     }
 }
 
-/// A longer wait for the flight's record is logged as holding the request.
+/// Longer waits for the flight's record are logged as held requests.
 const HELD_THRESHOLD: Duration = Duration::from_millis(10);
 
 fn held_reason(reason: HoldReason) -> HeldReason {

@@ -1,5 +1,5 @@
-//! Withholds what follows a request's head until the HTTP/1.1 library has read that head, by
-//! [`Framing`], and sends interim responses between the library's writes.
+//! Withholds the bytes after a request's head until the HTTP/1.1 library has read that head, with
+//! the help of [`Framing`], and sends interim responses between the library's writes.
 
 use std::io;
 use std::pin::Pin;
@@ -15,10 +15,11 @@ use crate::http::framing::Framing;
 /// A stream that delivers one request's head, then its body, then the next head.
 pub(crate) struct FramedStream<S> {
     stream: S,
-    requests: RequestFraming,
+    framing: RequestFraming,
     /// Bytes that were read and may not be delivered yet.
     withheld: Bytes,
-    /// Called at the end of the stream between two requests: whether a response has to be sent first.
+    /// Called when the client's bytes end between two requests. Returns whether a response still
+    /// has to be sent.
     keeps_open: Option<Box<dyn Fn() -> bool + Send>>,
 }
 
@@ -29,18 +30,18 @@ pub(crate) struct RequestFraming(Arc<SharedFraming>);
 #[derive(Default)]
 struct SharedFraming {
     state: Mutex<FramingState>,
-    /// Whether there are interim responses, so that others pay nothing for them.
+    /// Whether interim responses are pending, to be checked without the lock.
     has_interim: AtomicBool,
 }
 
 #[derive(Default)]
 struct FramingState {
     framing: Framing,
-    /// Set if the library reads on before it has reported the head's body.
+    /// Set if the library reads again before [`RequestFraming::head_read`] is called.
     reader: Option<Waker>,
     /// Interim responses of the running request that are to be sent before its response.
     interim: Vec<u8>,
-    /// How many of these bytes are sent.
+    /// How many bytes of `interim` are sent.
     interim_sent: usize,
 }
 
@@ -49,14 +50,14 @@ struct FramingState {
 const MALFORMED_CHUNK: Bytes = Bytes::from_static(b"\r\r");
 
 impl<S> FramedStream<S> {
-    pub(crate) fn new(stream: S, requests: RequestFraming) -> Self {
-        Self { stream, requests, withheld: Bytes::new(), keeps_open: None }
+    pub(crate) fn new(stream: S, framing: RequestFraming) -> Self {
+        Self { stream, framing, withheld: Bytes::new(), keeps_open: None }
     }
 
-    /// Withholds the end of the client's bytes as long as `keeps_open` returns true. The library aborts
-    /// a request whose client has closed its direction, but close_notify closes that one only (RFC 8446
+    /// Withholds the end of the client's bytes while `keeps_open` returns true. The library would
+    /// abort the running request, but close_notify closes only the client's direction (RFC 8446
     /// section 6.1).
-    pub(crate) fn half_closing(self, keeps_open: impl Fn() -> bool + Send + 'static) -> Self {
+    pub(crate) fn with_half_close(self, keeps_open: impl Fn() -> bool + Send + 'static) -> Self {
         Self { keeps_open: Some(Box::new(keeps_open)), ..self }
     }
 }
@@ -73,14 +74,16 @@ impl RequestFraming {
         self.lock().framing.is_between_requests()
     }
 
-    /// Sends an interim response to the running request. The library, which knows nothing of it, flushes
-    /// the stream at the end of each turn: all that it has written before is then complete responses.
-    pub(crate) fn send_interim(&self, head: &[u8]) {
-        self.lock().interim.extend_from_slice(head);
+    /// Queues an interim response to the running request. It is sent when the library flushes the
+    /// stream at the end of a turn: everything that the library has written by then is complete
+    /// responses.
+    pub(crate) fn send_interim(&self, response: &[u8]) {
+        self.lock().interim.extend_from_slice(response);
         self.0.has_interim.store(true, Ordering::Relaxed);
     }
 
-    /// The library gets the response now. What was not sent before would come after it.
+    /// Call this before the library gets the response. Drops interim responses of which nothing is
+    /// sent, because they would follow the response.
     pub(crate) fn start_response(&self) {
         if self.has_interim() {
             let mut state = self.lock();
@@ -103,8 +106,8 @@ impl RequestFraming {
     ) -> Poll<io::Result<()>> {
         let mut state = self.lock();
         while state.interim_sent < state.interim.len() {
-            let rest = &state.interim[state.interim_sent..];
-            match ready!(Pin::new(&mut *stream).poll_write(cx, rest))? {
+            let unsent = &state.interim[state.interim_sent..];
+            match ready!(Pin::new(&mut *stream).poll_write(cx, unsent))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 sent => state.interim_sent += sent,
             }
@@ -139,7 +142,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for FramedStream<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let mut state = this.requests.lock();
+        let mut state = this.framing.lock();
         if state.framing.is_waiting() {
             state.reader = Some(cx.waker().clone());
             return Poll::Pending;
@@ -154,22 +157,22 @@ impl<S: AsyncRead + Unpin> AsyncRead for FramedStream<S> {
                     // The caller polls again when the response has been written.
                     return Poll::Pending;
                 }
-                let passed = state.framing.scan(read);
-                this.withheld = Bytes::copy_from_slice(&read[passed..]);
-                buffer.set_filled(before + passed);
+                let delivered = state.framing.scan(read);
+                this.withheld = Bytes::copy_from_slice(&read[delivered..]);
+                buffer.set_filled(before + delivered);
             } else {
                 let room = this.withheld.len().min(buffer.remaining());
-                let passed = state.framing.scan(&this.withheld[..room]);
-                buffer.put_slice(&this.withheld.split_to(passed));
+                let delivered = state.framing.scan(&this.withheld[..room]);
+                buffer.put_slice(&this.withheld.split_to(delivered));
             }
             if !state.framing.is_malformed() {
                 return Poll::Ready(Ok(()));
             }
             this.withheld = MALFORMED_CHUNK;
         }
-        // After that, report the end of the stream.
-        let room = this.withheld.len().min(buffer.remaining());
-        buffer.put_slice(&this.withheld.split_to(room));
+        // Once the chunk is delivered, an empty read reports the end of the stream.
+        let count = this.withheld.len().min(buffer.remaining());
+        buffer.put_slice(&this.withheld.split_to(count));
         Poll::Ready(Ok(()))
     }
 }
@@ -181,18 +184,18 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for FramedStream<S> {
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        // Finish a partly written interim response first; its rest must not appear inside the
+        // Finish a partly written interim response first: its last bytes must not appear inside the
         // response.
-        if this.requests.has_interim() && this.requests.lock().interim_sent > 0 {
-            ready!(this.requests.poll_interim(&mut this.stream, cx))?;
+        if this.framing.has_interim() && this.framing.lock().interim_sent > 0 {
+            ready!(this.framing.poll_interim(&mut this.stream, cx))?;
         }
         Pin::new(&mut this.stream).poll_write(cx, data)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.requests.has_interim() {
-            ready!(this.requests.poll_interim(&mut this.stream, cx))?;
+        if this.framing.has_interim() {
+            ready!(this.framing.poll_interim(&mut this.stream, cx))?;
         }
         Pin::new(&mut this.stream).poll_flush(cx)
     }
@@ -219,10 +222,10 @@ mod tests {
 
     use super::*;
 
-    /// Takes so many bytes.
-    struct Narrow(Vec<u8>, usize);
+    /// Collects written bytes, and accepts this many more.
+    struct LimitedWriter(Vec<u8>, usize);
 
-    impl AsyncWrite for Narrow {
+    impl AsyncWrite for LimitedWriter {
         fn poll_write(
             mut self: Pin<&mut Self>,
             _: &mut Context<'_>,
@@ -247,17 +250,17 @@ mod tests {
     fn an_interim_response_is_sent_whole_before_the_response_or_not_at_all() {
         let hint = b"HTTP/1.1 103 Early Hints\r\n\r\n";
         let cx = &mut Context::from_waker(Waker::noop());
-        // How many bytes the socket takes before the library writes the response.
+        // How many bytes the socket accepts before the library writes the response.
         for (room, flushes, expected) in
             [(1000, true, &hint[..]), (10, true, hint), (1000, false, b"")]
         {
-            let requests = RequestFraming::default();
-            let mut stream = FramedStream::new(Narrow(Vec::new(), room), requests.clone());
-            requests.send_interim(hint);
+            let framing = RequestFraming::default();
+            let mut stream = FramedStream::new(LimitedWriter(Vec::new(), room), framing.clone());
+            framing.send_interim(hint);
             if flushes {
                 assert_eq!(Pin::new(&mut stream).poll_flush(cx).is_ready(), room == 1000);
             }
-            requests.start_response();
+            framing.start_response();
             stream.stream.1 = 1000;
             assert!(Pin::new(&mut stream).poll_write(cx, b"response").is_ready());
             assert!(Pin::new(&mut stream).poll_flush(cx).is_ready());
@@ -267,14 +270,14 @@ mod tests {
 
     /// Sends these bytes to the library in two parts. Returns the requests with their bodies, and
     /// the statuses of the responses.
-    async fn read(bytes: &[u8], split: usize) -> (Vec<String>, Vec<u16>) {
+    async fn exchange(bytes: &[u8], split: usize) -> (Vec<String>, Vec<u16>) {
         let (mut client, server) = duplex(1 << 16);
-        let requests = RequestFraming::default();
-        let stream = FramedStream::new(server, requests.clone());
+        let framing = RequestFraming::default();
+        let stream = FramedStream::new(server, framing.clone());
         let seen = Arc::<Mutex<Vec<String>>>::default();
         let log = seen.clone();
         let service = service_fn(move |request: Request<Incoming>| {
-            requests.head_read(request.body().size_hint().exact());
+            framing.head_read(request.body().size_hint().exact());
             let log = log.clone();
             async move {
                 let (head, body) = request.into_parts();
@@ -304,7 +307,7 @@ mod tests {
         timeout(Duration::from_secs(30), reading).await.expect("the connection ends").unwrap();
         let _ = serving.await.unwrap();
         let statuses =
-            response.split("HTTP/1.1 ").skip(1).map(|rest| rest[..3].parse().unwrap()).collect();
+            response.split("HTTP/1.1 ").skip(1).map(|text| text[..3].parse().unwrap()).collect();
         let seen = std::mem::take(&mut *seen.lock().unwrap());
         (seen, statuses)
     }
@@ -312,11 +315,12 @@ mod tests {
     const NEXT: &str = "GET /next HTTP/1.1\r\nHost: h\r\n\r\n";
     const LAST: &str = "GET /last HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
 
-    /// Sends two more requests after these bytes, split at every offset.
-    async fn expect(bytes: &str, bodies: &[&str], statuses: &[u16]) {
+    /// Checks the bodies and statuses of these bytes and two further requests, split at every
+    /// offset.
+    async fn assert_served(bytes: &str, bodies: &[&str], statuses: &[u16]) {
         let bytes = format!("{bytes}{NEXT}{LAST}");
         for split in 0..=bytes.len() {
-            let (seen, responses) = read(bytes.as_bytes(), split).await;
+            let (seen, responses) = exchange(bytes.as_bytes(), split).await;
             assert_eq!(seen, bodies, "{bytes:?}, split at {split}");
             assert_eq!(responses, statuses, "{bytes:?}, split at {split}");
         }
@@ -329,27 +333,28 @@ mod tests {
     #[tokio::test]
     async fn rfc9112_7_1_2_a_bare_lf_in_a_trailer_section_swallows_no_request() {
         for trailers in ["\n", "X: a\n\r\n", "X: a\n\n", "X: a\r\n\n"] {
-            expect(&post(&format!("5\r\nhello\r\n0\r\n{trailers}")), &[], &[400]).await;
+            assert_served(&post(&format!("5\r\nhello\r\n0\r\n{trailers}")), &[], &[400]).await;
         }
-        expect(&post("5\r\nhello\n0\r\n\r\n"), &[], &[400]).await;
+        assert_served(&post("5\r\nhello\n0\r\n\r\n"), &[], &[400]).await;
     }
 
     #[tokio::test]
     async fn well_formed_requests_are_unchanged() {
         let all = ["/a hello", "/next ", "/last "];
         for body in ["5\r\nhello\r\n0\r\n\r\n", "2\r\nhe\r\n3;x=y\r\nllo\r\n00\r\nX: a\r\n\r\n"] {
-            expect(&post(body), &all, &[200, 200, 200]).await;
+            assert_served(&post(body), &all, &[200, 200, 200]).await;
         }
         let length = "\r\nPOST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello";
-        expect(length, &all, &[200, 200, 200]).await;
-        expect("GET /a HTTP/1.1\nHost: h\n\n", &["/a ", "/next ", "/last "], &[200; 3]).await;
+        assert_served(length, &all, &[200, 200, 200]).await;
+        assert_served("GET /a HTTP/1.1\nHost: h\n\n", &["/a ", "/next ", "/last "], &[200; 3])
+            .await;
     }
 
     #[tokio::test]
-    async fn bytes_of_a_tunnel_are_not_requests() {
+    async fn bytes_of_a_tunnel_are_not_parsed_as_requests() {
         let (mut client, server) = duplex(1 << 16);
-        let requests = RequestFraming::default();
-        let mut stream = FramedStream::new(server, requests.clone());
+        let framing = RequestFraming::default();
+        let mut stream = FramedStream::new(server, framing.clone());
         let head = "GET / HTTP/1.1\r\n\r\n";
         client.write_all(format!("{head}\n\n\r\n\r\n").as_bytes()).await.unwrap();
         drop(client);
@@ -360,7 +365,7 @@ mod tests {
             delivered
         });
         tokio::task::yield_now().await;
-        requests.become_tunnel();
+        framing.become_tunnel();
         assert_eq!(reading.await.unwrap(), "\n\n\r\n\r\n");
     }
 }

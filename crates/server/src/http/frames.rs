@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 /// of any size.
 #[derive(Debug, Default)]
 pub(crate) struct FrameMeter {
-    /// Bytes of the preface that are missing.
-    preface: usize,
-    head: [u8; FRAME_HEADER_BYTES],
-    /// Bytes of the frame header that have arrived, and bytes of the payload that have not.
+    /// Bytes of the preface that have not arrived.
+    preface_left: usize,
+    header: [u8; FRAME_HEADER_BYTES],
+    /// Bytes of `header` that have arrived.
     header_bytes: usize,
-    left: usize,
+    /// Bytes of the frame's payload that have not arrived.
+    payload_left: usize,
 }
 
 /// The frames in some bytes.
@@ -33,44 +34,44 @@ const PREFACE_BYTES: usize = 24;
 
 impl FrameMeter {
     /// For the client's direction, which starts with the preface.
-    pub(crate) fn of_client() -> Self {
-        Self { preface: PREFACE_BYTES, ..Self::default() }
+    pub(crate) fn for_client() -> Self {
+        Self { preface_left: PREFACE_BYTES, ..Self::default() }
     }
 
     /// Counts the next bytes.
-    pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> FrameCounts {
+    pub(crate) fn count(&mut self, mut bytes: &[u8]) -> FrameCounts {
         let mut counts = FrameCounts::default();
-        bytes = &bytes[subtract_up_to(&mut self.preface, bytes.len())..];
+        bytes = &bytes[subtract_up_to(&mut self.preface_left, bytes.len())..];
         while !bytes.is_empty() {
             if self.header_bytes < FRAME_HEADER_BYTES {
                 let count = bytes.len().min(FRAME_HEADER_BYTES - self.header_bytes);
-                self.head[self.header_bytes..self.header_bytes + count]
+                self.header[self.header_bytes..self.header_bytes + count]
                     .copy_from_slice(&bytes[..count]);
                 self.header_bytes += count;
                 bytes = &bytes[count..];
                 if self.header_bytes < FRAME_HEADER_BYTES {
                     break;
                 }
-                let [a, b, c, ..] = self.head;
-                self.left = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
-                self.count(&mut counts);
+                let [a, b, c, ..] = self.header;
+                self.payload_left = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
+                self.count_frame(&mut counts);
             }
-            let count = subtract_up_to(&mut self.left, bytes.len());
-            if self.head[3] == DATA {
+            let count = subtract_up_to(&mut self.payload_left, bytes.len());
+            if self.header[3] == DATA {
                 counts.data += count as u64;
             }
             bytes = &bytes[count..];
-            if self.left == 0 {
+            if self.payload_left == 0 {
                 self.header_bytes = 0;
             }
         }
         counts
     }
 
-    fn count(&self, counts: &mut FrameCounts) {
-        match self.head[3] {
+    fn count_frame(&self, counts: &mut FrameCounts) {
+        match self.header[3] {
             HEADERS => counts.requests += 1,
-            DATA if self.left > 0 => counts.data_frames += 1,
+            DATA if self.payload_left > 0 => counts.data_frames += 1,
             DATA | RST_STREAM | WINDOW_UPDATE | CONTINUATION => {}
             _ => counts.idle += 1,
         }
@@ -91,31 +92,32 @@ const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 
 /// Limits frames that carry no part of a request: a thousand at once, a hundred a second, two with
-/// each request, and one for each DATA frame of a response. A browser sends ten in all; clients of
-/// gRPC measure the path by a PING for each round trip in which they get data.
+/// each request, and one for each DATA frame of a response. A browser sends ten in all; gRPC
+/// clients measure the path by a PING in each round trip in which they receive data.
 #[derive(Debug)]
 pub(crate) struct IdleFrameLimit {
-    left: u64,
-    since: Instant,
+    frames_left: u64,
+    refilled_at: Instant,
 }
 
 impl IdleFrameLimit {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { left: MAX_IDLE_FRAMES, since: now }
+        Self { frames_left: MAX_IDLE_FRAMES, refilled_at: now }
     }
 
-    /// Permits as many frames more.
+    /// Permits this many further frames, up to the initial limit.
     pub(crate) fn permit(&mut self, frames: u64) {
-        self.left = self.left.saturating_add(frames).min(MAX_IDLE_FRAMES);
+        self.frames_left = self.frames_left.saturating_add(frames).min(MAX_IDLE_FRAMES);
     }
 
     /// Counts received frames. Returns false if the limit is exceeded.
     pub(crate) fn allows(&mut self, counts: FrameCounts, now: Instant) -> bool {
-        let seconds = now.saturating_duration_since(self.since).as_secs();
-        self.since += Duration::from_secs(seconds);
+        let seconds = now.saturating_duration_since(self.refilled_at).as_secs();
+        self.refilled_at += Duration::from_secs(seconds);
         let more = seconds * IDLE_FRAMES_PER_SECOND + counts.requests * IDLE_FRAMES_PER_REQUEST;
-        let left = self.left.saturating_add(more).min(MAX_IDLE_FRAMES).checked_sub(counts.idle);
-        self.left = left.unwrap_or(0);
+        let left =
+            self.frames_left.saturating_add(more).min(MAX_IDLE_FRAMES).checked_sub(counts.idle);
+        self.frames_left = left.unwrap_or(0);
         left.is_some()
     }
 }
@@ -146,10 +148,10 @@ mod tests {
             let all: Vec<u8> =
                 frames.iter().flat_map(|(kind, length)| frame(*kind, *length)).collect();
             let bytes = [vec![b'P'; PREFACE_BYTES], all].concat();
-            let mut meter = FrameMeter::of_client();
+            let mut meter = FrameMeter::for_client();
             let mut counted = FrameCounts::default();
             for piece in bytes.chunks(piece) {
-                let FrameCounts { data, data_frames, requests, idle } = meter.feed(piece);
+                let FrameCounts { data, data_frames, requests, idle } = meter.count(piece);
                 counted.data += data;
                 counted.data_frames += data_frames;
                 counted.requests += requests;
@@ -159,9 +161,9 @@ mod tests {
             prop_assert_eq!(counted.data, data.map(|(_, length)| *length as u64).sum::<u64>());
             let data = frames.iter().filter(|(kind, length)| *kind == DATA && *length > 0);
             prop_assert_eq!(counted.data_frames, data.count() as u64);
-            let of = |kinds: &[u8]| frames.iter().filter(|(kind, _)| kinds.contains(kind)).count() as u64;
-            prop_assert_eq!(counted.requests, of(&[HEADERS]));
-            prop_assert_eq!(counted.idle, of(&[2, 4, 5, 6, 7, 10, 11]));
+            let count_of = |kinds: &[u8]| frames.iter().filter(|(kind, _)| kinds.contains(kind)).count() as u64;
+            prop_assert_eq!(counted.requests, count_of(&[HEADERS]));
+            prop_assert_eq!(counted.idle, count_of(&[2, 4, 5, 6, 7, 10, 11]));
         }
     }
 

@@ -1,9 +1,9 @@
-//! The framing of an HTTP/1.1 connection's requests (RFC 9112 sections 2.2, 6 and 7.1), followed next
-//! to the HTTP library.
+//! Tracks the framing of an HTTP/1.1 connection's requests (RFC 9112 sections 2.2, 6 and 7.1) in
+//! parallel with the HTTP library.
 //!
 //! hyper 1.12.0 reads a trailer section up to the next CRLF CRLF (`read_end_cr` and `read_trailer`
-//! take any byte except CR), but httparse ends it at the first empty line, bare LFs included. What
-//! was read behind that is dropped: of these pipelined requests, `/2` never reaches the service.
+//! take any byte except CR), but httparse ends it at the first empty line, bare LFs included. Bytes
+//! read after that are dropped: of these pipelined requests, `/2` never reaches the service.
 //!
 //! ```text
 //! POST /1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\n
@@ -128,14 +128,14 @@ impl Framing {
             Stage::Head(Head::Lf) if byte == b'\r' => Stage::Head(Head::LfCr),
             Stage::Head(_) => Stage::Head(Head::Line),
             Stage::Length(left) => {
-                count = min_bytes(left, bytes);
+                count = count_within(left, bytes);
                 match left - count as u64 {
                     0 => Stage::Start,
                     left => Stage::Length(left),
                 }
             }
             Stage::Chunked(Chunked::Data(left)) => {
-                count = min_bytes(left, bytes);
+                count = count_within(left, bytes);
                 Stage::Chunked(match left - count as u64 {
                     0 => Chunked::DataCr,
                     left => Chunked::Data(left),
@@ -185,8 +185,8 @@ fn digit(byte: u8) -> Option<u64> {
     char::from(byte).to_digit(16).map(u64::from)
 }
 
-/// The number of these bytes that belong to the next `left`.
-fn min_bytes(left: u64, bytes: &[u8]) -> usize {
+/// How many of these bytes are among the next `left` ones.
+fn count_within(left: u64, bytes: &[u8]) -> usize {
     usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()))
 }
 
@@ -200,7 +200,7 @@ mod tests {
 
     /// Scans all bytes in pieces of this size, where the heads have bodies of these lengths.
     /// Returns how many bytes the library may read, and the number of heads.
-    fn pass(bytes: &[u8], piece: usize, bodies: &[Option<u64>]) -> (usize, usize, Framing) {
+    fn scan_all(bytes: &[u8], piece: usize, bodies: &[Option<u64>]) -> (usize, usize, Framing) {
         let mut framing = Framing::default();
         let (mut passed, mut heads) = (0, 0);
         for piece in bytes.chunks(piece) {
@@ -226,7 +226,7 @@ mod tests {
         let bytes = format!("{CHUNKED}{body}GET /next HTTP/1.1\r\n\r\n");
         let outcomes: Vec<_> = (1..=bytes.len())
             .map(|piece| {
-                let (passed, heads, framing) = pass(bytes.as_bytes(), piece, &[None]);
+                let (passed, heads, framing) = scan_all(bytes.as_bytes(), piece, &[None]);
                 let whole = (passed, heads) == (bytes.len(), 2);
                 assert_eq!(whole, !framing.is_malformed(), "{body:?} in pieces of {piece}");
                 (!whole).then(|| passed - CHUNKED.len())
@@ -328,7 +328,7 @@ mod tests {
                 }
                 bodies.push((!*chunked).then_some(body.len() as u64));
             }
-            let (passed, heads, framing) = pass(&bytes, piece, &bodies);
+            let (passed, heads, framing) = scan_all(&bytes, piece, &bodies);
             prop_assert_eq!((passed, heads), (bytes.len(), requests.len()));
             prop_assert_eq!(framing.stage, Stage::Start);
         }
@@ -339,7 +339,7 @@ mod tests {
             bodies in prop::collection::vec(prop::option::of(0u64..30), 0..5),
             piece in 1usize..50,
         ) {
-            let (whole, cut) = (pass(&bytes, bytes.len().max(1), &bodies), pass(&bytes, piece, &bodies));
+            let (whole, cut) = (scan_all(&bytes, bytes.len().max(1), &bodies), scan_all(&bytes, piece, &bodies));
             prop_assert_eq!((whole.0, whole.1, whole.2.stage), (cut.0, cut.1, cut.2.stage));
         }
     }

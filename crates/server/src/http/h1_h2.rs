@@ -11,24 +11,27 @@
 //! HTTP/2 streams run on this task too. They end with the connection, and a response that is ready
 //! immediately leaves in one write with the server's flight. For that the library's reads must not
 //! send anything: hyper reads on between taking a request and responding to it, and would send the
-//! flight first. The driver, which is polled after the library, sends what no response took along.
+//! flight first. The driver is polled after the library, and sends what was not sent with a
+//! response.
 //!
 //! # Idle connections
 //!
 //! hyper keeps two buffers of 8 KiB for an HTTP/1.1 connection, also between requests. A connection
-//! that has been idle for a second gives its library back, and gets a new one with the next byte.
+//! that has been idle for a second drops its hyper connection, and creates a new one when the next
+//! byte arrives.
 //!
 //! # Half-closed connections
 //!
-//! close_notify closes one direction only (RFC 8446 section 6.1), so an HTTP/1.1 client that has sent its
-//! request and close_notify gets its response. It holds the connection as long as the response makes
-//! progress; [`FramedStream`] withholds the end from the library, which would abort the request. Whether
-//! the client is still there is known once something is sent. An end without close_notify aborts.
+//! close_notify closes one direction only (RFC 8446 section 6.1), so an HTTP/1.1 client that has
+//! sent its request and close_notify gets its response. The connection stays open as long as the
+//! response makes progress; [`FramedStream`] withholds the end from the library, which would abort
+//! the request. Whether the client is still connected is known once something is sent. An end
+//! without close_notify aborts.
 //!
 //! # Tickets
 //!
 //! The tickets of a connection leave in one write with its first response. If no request comes, such as
-//! on a connection that a browser opens ahead, they are sent alone after [`TICKETS_DELAY`].
+//! on a connection that a browser opens in advance, they are sent alone after [`TICKETS_DELAY`].
 //!
 //! # Tunnels
 //!
@@ -107,11 +110,11 @@ enum Library {
 
 struct Http1Library {
     connection: Arc<Connection>,
-    requests: RequestFraming,
+    framing: RequestFraming,
     progress: StreamProgress,
     /// `None` while the connection is idle.
     hyper: Option<Pin<Box<Http1>>>,
-    /// What the next library is made of, while there is none.
+    /// The parts of the next hyper connection, while the connection is idle.
     parts: Option<Box<Http1Parts>>,
 }
 
@@ -144,8 +147,8 @@ impl Http1Library {
         io: ConnectionStream,
         progress: StreamProgress,
     ) -> Self {
-        let requests = RequestFraming::default();
-        let service = HttpService::new(connection.clone(), driver, Some(requests.clone()));
+        let framing = RequestFraming::default();
+        let service = HttpService::new(connection.clone(), driver, Some(framing.clone()));
         let keeps_open = {
             let (connection, progress) = (connection.clone(), progress.clone());
             move || {
@@ -156,24 +159,24 @@ impl Http1Library {
                 is_busy
             }
         };
-        let io = FramedStream::new(io, requests.clone()).half_closing(keeps_open);
+        let io = FramedStream::new(io, framing.clone()).with_half_close(keeps_open);
         let io = TokioIo::new(io);
         let hyper = Http1Parts { io, service }.start(connection);
         let connection = connection.clone();
-        Self { connection, requests, progress, hyper: Some(hyper), parts: None }
+        Self { connection, framing, progress, hyper: Some(hyper), parts: None }
     }
 
-    /// Creates the library, if there is none.
+    /// Creates the hyper connection, if there is none.
     fn resume(&mut self) {
         if let Some(parts) = self.parts.take() {
             self.hyper = Some(parts.start(&self.connection));
         }
     }
 
-    /// Drops the library between two requests. It has read whole requests only, so its buffers are
-    /// empty.
+    /// Drops the hyper connection between two requests. It has read whole requests only, so its
+    /// buffers are empty.
     fn release(&mut self) {
-        if !self.requests.is_between_requests() {
+        if !self.framing.is_between_requests() {
             return;
         }
         let parts = self.hyper.take().and_then(|hyper| Pin::into_inner(hyper).into_parts());
@@ -189,7 +192,7 @@ impl Http1Library {
         let Some(hyper) = &mut self.hyper else { return Poll::Ready(Ok(())) };
         let result = hyper.as_mut().poll(cx);
         if result.is_pending() && self.progress.is_half_closed() && !self.connection.is_busy() {
-            // Its last read was pending, and nothing else makes it read the end.
+            // The last read of hyper was pending, and only another poll makes it read the end.
             return hyper.as_mut().poll(cx);
         }
         result
@@ -213,11 +216,12 @@ impl Library {
         let limits = &connection.snapshot.limits;
         if connection.facts().tls.alpn.as_deref() == Some(b"h2") {
             let service = HttpService::new(connection.clone(), driver, None);
-            // A refused stream says that its request was not processed, but a copy may have run. So none
-            // of a flight is refused: it waits for its record, or gets 425.
-            let is_certain = !connection.facts().lost_claim() && !connection.may_be_replayed();
+            // A refused stream says that its request was not processed, but a copy may have been
+            // executed. So no stream of such a flight is refused: its request waits until the
+            // flight is spent, or gets 425.
+            let is_original = !connection.facts().lost_claim() && !connection.may_be_replayed();
             let streams =
-                if is_certain { limits.streams } else { limits.streams.max(MAX_EARLY_STREAMS) };
+                if is_original { limits.streams } else { limits.streams.max(MAX_EARLY_STREAMS) };
             // hyper limits rapid resets (CVE-2023-44487) by itself.
             let connection = http2::Builder::new(spawned)
                 .timer(TokioTimer::new())
@@ -393,12 +397,12 @@ impl ConnectionTask {
         let Poll::Ready((stage, receiver)) = self.stopping.as_mut().poll(cx) else {
             return None;
         };
-        let first = if self.library.is_http2() {
+        let finish_stage = if self.library.is_http2() {
             ShutdownStage::HandedOver
         } else {
             ShutdownStage::Draining
         };
-        self.stopping = Box::pin(next_stage(stage, receiver, first));
+        self.stopping = Box::pin(next_stage(stage, receiver, finish_stage));
         // Registers for the next stage.
         if let Poll::Ready((stage, _)) = self.stopping.as_mut().poll(cx) {
             return Some(stage);
@@ -424,21 +428,21 @@ impl ConnectionTask {
         if let Err(error) = &result {
             debug!("{}: {error}", self.connection.facts().client);
         }
-        // A head that was too large has got its response, and the peer should be able to read that.
+        // After a head that is too large, the peer should still be able to read the response.
         result.is_ok() || self.connection.is_complete()
     }
 }
 
-/// Waits for the shutdown stage after `stage`. Only two matter here: from `first` on requests are
-/// finished, then everything is aborted.
+/// Waits for the shutdown stage after `stage`. Only two matter here: from `finish_stage` on,
+/// requests are finished; then everything is aborted.
 async fn next_stage(
     stage: ShutdownStage,
     mut receiver: watch::Receiver<ShutdownStage>,
-    first: ShutdownStage,
+    finish_stage: ShutdownStage,
 ) -> (ShutdownStage, watch::Receiver<ShutdownStage>) {
     match stage {
         ShutdownStage::Running | ShutdownStage::Announced => {
-            wait_for_stage(&mut receiver, first).await
+            wait_for_stage(&mut receiver, finish_stage).await
         }
         ShutdownStage::HandedOver | ShutdownStage::Draining => {
             wait_for_stage(&mut receiver, ShutdownStage::Abort).await
@@ -466,8 +470,8 @@ struct TimeLimits {
     connection: Arc<Connection>,
     progress: StreamProgress,
     accepted_at: Instant,
-    /// Since when an HTTP/2 client's flow control has let no response bytes pass, and how many it
-    /// had let pass before.
+    /// Since when an HTTP/2 client's flow control has permitted no response bytes, and how many it
+    /// had permitted before.
     unacknowledged: Option<(Instant, u64)>,
     /// On a half-closed connection: since when the client has accepted no response bytes, and how many
     /// it had accepted before.
@@ -479,8 +483,9 @@ struct TimeLimits {
     /// Whether memory was given back since the connection became idle.
     released: bool,
     stopping: Option<Instant>,
-    /// Whether the library was told to end the connection, and since when because of a limit.
+    /// Whether the library was told to end the connection.
     finishing: bool,
+    /// When a time limit ended the connection.
     expired: Option<Instant>,
     sleep: Pin<Box<Sleep>>,
 }
@@ -561,7 +566,7 @@ impl TimeLimits {
                 self.half_closed = Some((Instant::now(), sent));
             }
         }
-        // A response takes the tickets along, and so do the SETTINGS of HTTP/2.
+        // Tickets leave with a response, or with the SETTINGS of HTTP/2.
         if http2 || self.progress.bytes_read() > 0 {
             self.tickets = TicketsDue::Never;
         } else if self.tickets == TicketsDue::Unknown && self.connection.is_complete() {
@@ -619,17 +624,18 @@ impl TimeLimits {
     }
 
     fn release_deadline(&self) -> Option<Instant> {
-        let is_kept = self.connection.is_complete() && self.connection.requests_received() > 0;
-        let ends = self.finishing || self.stopping.is_some();
-        let waits = is_kept && !ends && !self.released;
-        let idle = self.idle.filter(|idle| waits && idle.head.is_none());
+        let is_kept_alive =
+            self.connection.is_complete() && self.connection.requests_received() > 0;
+        let is_ending = self.finishing || self.stopping.is_some();
+        let may_release = is_kept_alive && !is_ending && !self.released;
+        let idle = self.idle.filter(|idle| may_release && idle.head.is_none());
         idle.map(|idle| idle.since + RELEASE_DELAY)
     }
 
     fn expire(&mut self) -> Expired {
         // While a response is running or being sent, only a stall is limited.
         if self.idle.is_none() || self.expired.is_some() || !self.connection.is_complete() {
-            self.connection.timed_out();
+            self.connection.note_timeout();
             return Expired::Abort;
         }
         self.expired = Some(Instant::now());
@@ -637,15 +643,15 @@ impl TimeLimits {
     }
 }
 
-/// How long tickets wait for the first request: longer than a client takes that has one, since it
-/// follows its Finished.
+/// How long tickets wait for the first request. A client that has a request sends it right after
+/// its Finished.
 const TICKETS_DELAY: Duration = Duration::from_millis(50);
 
-/// As many requests as early data can hold: each is a frame with a header of 9 bytes (RFC 9113
-/// section 4.1).
+/// The maximum number of requests in early data: each is at least a frame header of 9 bytes (RFC
+/// 9113 section 4.1).
 const MAX_EARLY_STREAMS: u32 = (MAX_EARLY_DATA / 9) as u32;
 
-/// Long enough that connections in use keep their memory.
+/// How long a connection is idle before it gives memory back. Connections in use keep theirs.
 const RELEASE_DELAY: Duration = Duration::from_secs(1);
 
 /// How long a peer has to read the last bytes of an idle or stopped connection.

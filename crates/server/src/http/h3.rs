@@ -39,9 +39,9 @@ use crate::context::{BodyError, ShutdownStage, next_stage};
 use crate::http::connection::Connection;
 use crate::http::date;
 use crate::http::h3_streams::{
-    ConnectionWatch, H3BidiStream, H3Connection, StreamEnd, StreamWatch,
+    ConnectionWatch, H3BidiStream, H3Connection, H3RecvStream, H3SendStream, StreamEnd,
+    StreamState, StreamWatch, varint,
 };
-use crate::http::h3_streams::{H3RecvStream, H3SendStream, StreamState, varint};
 use crate::http::interim::InterimResponses;
 use crate::http::request::{self, StartedRequest};
 use crate::observe::request::RecordedBody;
@@ -62,7 +62,7 @@ pub(crate) async fn serve(
     // configuration alone, so random reserved settings are off.
     builder.max_field_section_size(header_size).send_grease(false);
     let built = timeout_at(deadline.into(), builder.build(link)).await;
-    let Ok(Ok(http)) = built.inspect_err(|_| connection.timed_out()) else { return };
+    let Ok(Ok(http)) = built.inspect_err(|_| connection.note_timeout()) else { return };
     let mut session = Session {
         connection: connection.clone(),
         quic: quic.clone(),
@@ -145,7 +145,7 @@ impl Session {
                         self.timer.as_mut().reset(deadline.into());
                         continue;
                     }
-                    self.connection.timed_out();
+                    self.connection.note_timeout();
                     if self.finishing || !self.connection.is_complete() {
                         return Ok(());
                     }
@@ -213,7 +213,7 @@ impl Session {
                     self.idle_since = Instant::now();
                     self.abandoned += u64::from(ended == StreamEnd::Abandoned);
                 }
-                // The caller sees it again.
+                // The caller waits for the same stage again, and handles it.
                 _ = next_stage(stop, true) => return Ok(()),
                 // The client does not even read the GOAWAY.
                 () = sleep_until(limit.into()), if is_idle => {
@@ -237,7 +237,7 @@ impl Session {
         [first, idle].into_iter().flatten().min().unwrap_or_else(never)
     }
 
-    /// Has the timer end at the deadline, if it would end later.
+    /// Moves the timer to the deadline, if it would end later.
     fn set_timer(&mut self) {
         let deadline = self.deadline().into();
         if deadline < self.timer.deadline() {
@@ -283,8 +283,8 @@ async fn serve_request(
         // The client has cancelled the request.
         ended = &mut ended => return ended,
     };
-    // Kept until the client has acknowledged all of it, so that a client that cancels before gets a
-    // reset.
+    // Kept until the client has acknowledged the whole response, so that a client that cancels
+    // before gets a reset.
     let _stream = match responded {
         Ok(stream) => Some(stream),
         Err(error) => {
@@ -392,7 +392,7 @@ async fn final_response(
     }
 }
 
-/// Reads the request's head. The library responds to a slightly too large one by itself;
+/// Reads the request's head. The library responds to a head that is slightly too large;
 /// [`crate::http::h3_streams`] aborts a larger one.
 async fn head(
     resolver: RequestResolver<H3Connection, Bytes>,
@@ -476,7 +476,7 @@ async fn send_with_progress(
     sending: impl Future<Output = Result<(), StreamError>>,
 ) -> Result<(), RequestError> {
     let mut sending = pin!(sending);
-    // Most are sent at once, and need no timer.
+    // Most writes complete at once, and need no timer.
     if let Some(sent) = poll_immediate(&mut sending).await {
         return Ok(sent?);
     }
@@ -501,7 +501,7 @@ pub(crate) struct RequestBody {
     /// Data that was read to find out whether there is a body.
     peeked: Option<Bytes>,
     trailers: Option<HeaderMap>,
-    /// How many bytes are missing, if the head has a length (RFC 9114 section 4.1.2).
+    /// Bytes of the body that have not arrived, if the head has a length (RFC 9114 section 4.1.2).
     remaining: Option<u64>,
     stage: BodyStage,
 }

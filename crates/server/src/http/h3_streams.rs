@@ -5,8 +5,8 @@
 //! a response has been acknowledged or cancelled, rejects the requests that a GOAWAY excludes, and
 //! resets a stream whose response was aborted instead of finishing it.
 //!
-//! The bound is [`Inflow`] of `firstflight-quic`. The client of this project uses it too, since a
-//! server may be as malicious.
+//! The bound is [`StreamFilter`] of `firstflight-quic`. The client of this project uses it too,
+//! since a server may be as malicious.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use firstflight_endpoint::{Connection, ReadError, RecvStream, SendStream, Stopped, WriteError};
-use firstflight_quic::Inflow;
+use firstflight_quic::StreamFilter;
 use h3::error::Code;
 use h3::quic::{self, ConnectionErrorIncoming, StreamErrorIncoming, StreamId, WriteBuf};
 use quinn_proto::{ConnectionError, VarInt};
@@ -143,7 +143,7 @@ impl quic::Connection<Bytes> for H3Connection {
         }
         let stream = ready!(self.connection.poll_accept_uni(cx)).map_err(connection_error)?;
         self.uni_streams += 1;
-        Poll::Ready(Ok(H3RecvStream::one_way(stream, self.connection.clone())))
+        Poll::Ready(Ok(H3RecvStream::unidirectional(stream, self.connection.clone())))
     }
 
     fn poll_accept_bidi(
@@ -282,9 +282,9 @@ const MAX_UNI_STREAMS: usize = 64;
 /// The sending half of a stream.
 pub(crate) struct H3SendStream {
     stream: SendStream,
-    /// The frame that is written.
+    /// The frame that is being written.
     writing: Option<WriteBuf<Bytes>>,
-    /// The part of it that is written next.
+    /// The part of this frame that is written next.
     piece: Bytes,
     /// Only for the stream of a request.
     state: Option<Arc<StreamState>>,
@@ -305,7 +305,7 @@ impl quic::SendStream<Bytes> for H3SendStream {
                     break;
                 }
                 // A small frame's header and content are written at once.
-                self.piece = frame.copy_to_bytes(frame.remaining().min(MAX_PIECE));
+                self.piece = frame.copy_to_bytes(frame.remaining().min(MAX_COPY_BYTES));
             }
             let written = ready!(self.stream.poll_write_bytes(cx, &mut self.piece));
             let written = written.map_err(write_error)?;
@@ -360,7 +360,7 @@ impl Drop for H3SendStream {
 /// The receiving half of a stream.
 pub(crate) struct H3RecvStream {
     stream: RecvStream,
-    inflow: Inflow,
+    filter: StreamFilter,
     ended: bool,
     /// Only for the stream of a request.
     state: Option<Arc<StreamState>>,
@@ -369,20 +369,20 @@ pub(crate) struct H3RecvStream {
 }
 
 impl H3RecvStream {
-    /// The stream of a request. `head`: the maximum size of its encoded head.
+    /// The stream of a request. `head_limit`: the maximum size of its encoded head.
     pub(crate) fn request(
         stream: RecvStream,
         connection: Connection,
-        head: u64,
+        head_limit: u64,
         state: Arc<StreamState>,
     ) -> Self {
-        let inflow = Inflow::message(head);
-        Self { stream, inflow, ended: false, state: Some(state), connection }
+        let filter = StreamFilter::message(head_limit);
+        Self { stream, filter, ended: false, state: Some(state), connection }
     }
 
-    pub(crate) fn one_way(stream: RecvStream, connection: Connection) -> Self {
-        let inflow = Inflow::one_way();
-        Self { stream, inflow, ended: false, state: None, connection }
+    pub(crate) fn unidirectional(stream: RecvStream, connection: Connection) -> Self {
+        let filter = StreamFilter::unidirectional();
+        Self { stream, filter, ended: false, state: None, connection }
     }
 }
 
@@ -394,27 +394,27 @@ impl quic::RecvStream for H3RecvStream {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
         loop {
-            if let Some(bytes) = self.inflow.next_piece() {
+            if let Some(bytes) = self.filter.next_piece() {
                 return Poll::Ready(Ok(Some(bytes)));
             }
             if self.ended {
                 return Poll::Ready(Ok(None));
             }
             if let Some(state) = &self.state
-                && self.inflow.is_full(state.delivered())
+                && self.filter.is_full(state.delivered())
             {
                 // The task that consumes the library's data polls again.
                 return Poll::Pending;
             }
-            match ready!(self.stream.poll_read(cx, CHUNK)) {
+            match ready!(self.stream.poll_read(cx, MAX_READ_BYTES)) {
                 Ok(Some(bytes)) => {
                     let count = bytes.len();
-                    let reserve = self.state.as_ref().is_none_or(|state| state.reserve(count));
-                    let fed = match reserve {
-                        true => self.inflow.feed(bytes).map_err(|error| error.to_string()),
+                    let is_reserved = self.state.as_ref().is_none_or(|state| state.reserve(count));
+                    let pushed = match is_reserved {
+                        true => self.filter.push(bytes).map_err(|error| error.to_string()),
                         false => Err("the memory limit for request heads is reached".to_owned()),
                     };
-                    if let Err(error) = fed {
+                    if let Err(error) = pushed {
                         let code = Code::H3_EXCESSIVE_LOAD.value();
                         match &self.state {
                             Some(state) => state.abort(),
@@ -426,7 +426,7 @@ impl quic::RecvStream for H3RecvStream {
                 }
                 Ok(None) => {
                     self.ended = true;
-                    if let Err(error) = self.inflow.end() {
+                    if let Err(error) = self.filter.end() {
                         let code = Code::H3_FRAME_ERROR.value();
                         self.connection.close(varint(code), b"");
                         return Poll::Ready(Err(unknown(error.to_string())));
@@ -461,21 +461,21 @@ impl Drop for H3RecvStream {
 
 /// The state of a request's stream.
 pub(crate) struct StreamState {
-    /// Response bytes that the client's flow control has let pass.
+    /// Response bytes that the client's flow control has permitted.
     written: AtomicU64,
     /// Bytes of the request's body that the library has delivered.
     delivered: AtomicU64,
-    /// Whether to reset the stream if it is dropped before its end, and whether that is because the
-    /// request is malformed.
+    /// Whether to reset the stream if it is dropped before its end.
     reset_on_drop: AtomicBool,
     is_malformed: AtomicBool,
-    /// Whether the request's head is complete, and the memory of its parts until then.
+    /// Whether the request's head is complete.
     has_head: AtomicBool,
+    /// The memory of an incomplete head.
     head: MemoryCharge,
 }
 
 impl StreamState {
-    /// A new stream. `head`: the memory of its head's parts.
+    /// A new stream. `head`: charged for the incomplete head.
     pub(crate) fn new(head: MemoryCharge) -> Self {
         Self {
             written: AtomicU64::new(0),
@@ -514,7 +514,7 @@ impl StreamState {
         self.delivered.load(Ordering::Relaxed)
     }
 
-    /// With which code to reset the stream if it is dropped before its end.
+    /// The code to reset the stream with, if it is dropped now.
     pub(crate) fn code_on_drop(&self) -> Option<Code> {
         let code = match self.is_malformed.load(Ordering::Relaxed) {
             true => Code::H3_MESSAGE_ERROR,
@@ -595,7 +595,7 @@ fn write_error(error: WriteError) -> StreamErrorIncoming {
 }
 
 /// Bytes of a frame that are copied at once.
-const MAX_PIECE: usize = 16 * 1024;
+const MAX_COPY_BYTES: usize = 16 * 1024;
 
 /// Bytes to read from a stream at once.
-const CHUNK: usize = 64 * 1024;
+const MAX_READ_BYTES: usize = 64 * 1024;

@@ -1,5 +1,5 @@
-//! Early Hints (RFC 8297) to the client, as far as its HTTP version can carry them here: hyper 1.12 has
-//! no way to send 1xx responses over HTTP/2.
+//! Sends Early Hints (RFC 8297) to clients of HTTP/1.1 and HTTP/3. hyper 1.12 has no way to send
+//! 1xx responses over HTTP/2.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,13 +7,13 @@ use http::{HeaderMap, HeaderName, Request, Response, StatusCode, Version, header
 
 use crate::http::framed_stream::RequestFraming;
 
-/// Where a request's Early Hints go.
+/// How a request's Early Hints reach the client.
 pub(crate) enum InterimResponses {
-    /// The client cannot be sent any.
+    /// They cannot be sent.
     None,
-    /// To the stream below the HTTP library.
+    /// By the stream below the HTTP library.
     Http1(RequestFraming),
-    /// To the task that responds.
+    /// By the task that responds: queued until [`InterimResponses::take`].
     Http3(Mutex<Vec<Response<()>>>),
 }
 
@@ -34,9 +34,10 @@ impl InterimResponses {
         !matches!(self, Self::None)
     }
 
-    /// Sends what clients use of a hint.
+    /// Sends the fields of a hint that clients use. Sends nothing without `Link`.
     pub(crate) fn send_early_hints(&self, mut headers: HeaderMap) {
-        let unused: Vec<_> = headers.keys().filter(|name| !USED.contains(name)).cloned().collect();
+        let unused: Vec<_> =
+            headers.keys().filter(|name| !EARLY_HINT_FIELDS.contains(name)).cloned().collect();
         for name in unused {
             headers.remove(name);
         }
@@ -55,7 +56,7 @@ impl InterimResponses {
         }
     }
 
-    /// What has to be sent over HTTP/3 now.
+    /// Takes the queued responses, to be sent over HTTP/3.
     pub(crate) fn take(&self) -> Vec<Response<()>> {
         match self {
             Self::Http3(queue) => {
@@ -67,10 +68,10 @@ impl InterimResponses {
 }
 
 /// The fields that browsers process before the response (HTML standard, "early hints").
-const USED: [HeaderName; 3] =
+const EARLY_HINT_FIELDS: [HeaderName; 3] =
     [header::LINK, header::CONTENT_SECURITY_POLICY, header::REFERRER_POLICY];
 
-/// The bytes of RFC 9112 section 2.1.
+/// The response in the syntax of HTTP/1.1 (RFC 9112 section 2.1).
 fn http1_head(headers: &HeaderMap) -> Vec<u8> {
     let mut head = b"HTTP/1.1 103 Early Hints\r\n".to_vec();
     for (name, value) in headers {
@@ -90,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_clients_use_of_hints_is_sent() {
+    fn early_hints_have_only_fields_that_clients_use() {
         let interim = InterimResponses::http3();
         let mut headers = HeaderMap::new();
         headers.insert(header::SET_COOKIE, HeaderValue::from_static("a=b"));

@@ -66,11 +66,11 @@ impl PingPong<'_> {
             self.connection.record_decision(decision, &mut record);
             match self.admit(decision, &mut record).await? {
                 RequestAdmission::Run => {
-                    record.executed(true);
+                    record.set_executed(true);
                     let limit = self.connection.snapshot.limits.idle_timeout;
                     timeout(limit, self.pong()).await??;
-                    record.bytes(4);
-                    record.complete();
+                    record.add_bytes(4);
+                    record.note_complete();
                 }
                 RequestAdmission::TooEarly
                 | RequestAdmission::Busy
@@ -109,7 +109,7 @@ impl PingPong<'_> {
         }
     }
 
-    /// The gate's decision. A held ping drives the handshake meanwhile.
+    /// Applies the gate's decision. Drives the handshake while a ping is held.
     async fn admit(
         &mut self,
         decision: Option<Decision>,
@@ -121,20 +121,20 @@ impl PingPong<'_> {
         let limit = self.connection.snapshot.limits.header_timeout;
         let (connection, stream, completion) =
             (self.connection, &mut *self.stream, self.completion);
-        let complete = async {
+        let drive_handshake = async {
             poll_fn(|cx| stream.poll_complete(cx)).await?;
             completion.signal(connection);
             // The admission ends this future.
             std::future::pending::<io::Result<RequestAdmission>>().await
         };
-        let both = async {
+        let admission = async {
             tokio::select! {
                 admission = self.connection.admit(decision, record) => Ok(admission),
-                failed = complete => failed,
+                failed = drive_handshake => failed,
             }
         };
-        timeout(limit, both).await.unwrap_or_else(|_| {
-            self.connection.timed_out();
+        timeout(limit, admission).await.unwrap_or_else(|_| {
+            self.connection.note_timeout();
             Err(io::ErrorKind::TimedOut.into())
         })
     }
@@ -160,13 +160,13 @@ pub(crate) async fn serve_quic(
         tokio::select! {
             accepted = quic.accept_bi(), if !is_last => match accepted {
                 Ok(streams) => {
-                    pings.push(response(connection, streams));
+                    pings.push(respond(connection, streams));
                     is_last = !connection.snapshot.keep_alive;
                 }
                 Err(_) => return,
             },
             Some(()) = pings.next(), if !pings.is_empty() => {
-                // A copy of a first flight does not keep its connection permit for longer.
+                // A copy of a first flight must not extend the deadline.
                 if connection.is_complete() {
                     deadline = Instant::now() + connection.snapshot.limits.idle_timeout;
                 }
@@ -176,7 +176,7 @@ pub(crate) async fn serve_quic(
                 _ => is_last = true,
             },
             () = sleep_until(deadline.into()), if pings.is_empty() || !connection.is_complete() => {
-                connection.timed_out();
+                connection.note_timeout();
                 return;
             }
         }
@@ -186,7 +186,7 @@ pub(crate) async fn serve_quic(
     }
 }
 
-async fn response(connection: &Arc<Connection>, streams: (SendStream, RecvStream)) {
+async fn respond(connection: &Arc<Connection>, streams: (SendStream, RecvStream)) {
     let (mut send, mut recv) = streams;
     let early = recv.opened_early();
     if !early && !connection.handshake.completes().await {
@@ -205,13 +205,13 @@ async fn response(connection: &Arc<Connection>, streams: (SendStream, RecvStream
     connection.record_decision(decision, &mut record);
     match connection.admit(decision, &mut record).await {
         RequestAdmission::Run => {
-            record.executed(true);
+            record.set_executed(true);
             let sent = timeout(limits.idle_timeout, send.write_all(b"PONG")).await;
             if !matches!(sent, Ok(Ok(()))) || send.finish().is_err() {
                 return;
             }
-            record.bytes(4);
-            record.complete();
+            record.add_bytes(4);
+            record.note_complete();
         }
         RequestAdmission::TooEarly | RequestAdmission::Busy | RequestAdmission::ConnectionEnded => {
             return drop(send.reset(VarInt::from_u32(0)));

@@ -32,7 +32,7 @@ pub(crate) async fn serve(
     let limits = shared.snapshot().limits.clone();
     let service = service_fn(|request: Request<hyper::body::Incoming>| {
         let has_site = |host: &str| shared.snapshot().is_known_host(host);
-        // An authority validates here (RFC 8555 section 8.3).
+        // ACME authorities validate domains over plain HTTP (RFC 8555 section 8.3).
         let challenge = shared.challenges.respond(&request);
         let redirect = || respond(&request, https_port(), has_site);
         ready(Ok::<_, Infallible>(challenge.unwrap_or_else(redirect)))

@@ -38,7 +38,7 @@ pub(crate) struct HttpService {
 pub(crate) struct ConnectionEnded;
 
 impl HttpService {
-    /// `requests`: the framing of an HTTP/1.1 connection.
+    /// `framing`: set for an HTTP/1.1 connection.
     pub(crate) fn new(
         connection: Arc<Connection>,
         driver: HandshakeDriver<Socket>,
@@ -107,7 +107,7 @@ pub(crate) fn start<B>(
     let method = request.method().as_str();
     let host = request.uri().host().or_else(|| request.headers().get(header::HOST)?.to_str().ok());
     let headers = request.headers();
-    // By the newest snapshot, unless the request is early.
+    // Trusted proxies are those of the newest snapshot, unless the request is early.
     let newest = matched.is_none().then(|| connection.shared.snapshot.load());
     let snapshot = newest.as_deref().unwrap_or(&connection.snapshot);
     let trusted = &snapshot.trusted_proxies;
@@ -118,7 +118,8 @@ pub(crate) fn start<B>(
     StartedRequest { decision, matched, websocket, record }
 }
 
-/// Applies the gate's decision and responds; `interim`: where Early Hints go meanwhile. Returns `None` if the connection has ended.
+/// Applies the gate's decision and responds. `interim`: sends Early Hints before the response.
+/// Returns `None` if the connection has ended.
 pub(crate) async fn respond<B>(
     connection: &Connection,
     complete: impl Fn() -> bool,
@@ -137,7 +138,7 @@ where
     let is_replayed = started.decision == Some(Decision::Hold(HoldReason::Replayed));
     let admission = match started.record.fits() {
         true => connection.admit(started.decision, &mut started.record).await,
-        // A 503 says that nobody has executed the request, but a copy may have been executed.
+        // A 503 would say that the request was not executed, but a copy of it may have been.
         false if is_replayed || connection.may_be_replayed() => RequestAdmission::TooEarly,
         false => RequestAdmission::Busy,
     };
@@ -149,7 +150,7 @@ where
             connection.note_too_early();
             plain(StatusCode::TOO_EARLY)
         }
-        // This server is not a forward proxy. What follows the request was meant for a tunnel.
+        // This server is not a forward proxy. Bytes after the request were meant for a tunnel.
         (RequestAdmission::Run, _)
             if request.method() == Method::CONNECT && websocket.is_none() =>
         {
@@ -170,13 +171,13 @@ where
         Some(alt_svc) => response.headers_mut().insert(header::ALT_SVC, alt_svc.clone()),
         None => response.headers_mut().remove(header::ALT_SVC),
     };
-    record.status(response.status().as_u16());
+    record.set_status(response.status().as_u16());
     if let Some(tunnel) = tunnel {
         // The request lasts as long as its tunnel.
         connection.tunnels.add(Box::pin(tunnel.run(record)));
-        return Some(response.map(RecordedBody::of_tunnel));
+        return Some(response.map(RecordedBody::for_tunnel));
     }
-    // Over HTTP/2 the library would send a content that there must not be.
+    // Over HTTP/2 the library would send content that the response must not have.
     if is_head {
         response = head_of(response);
     } else if matches!(response.status(), StatusCode::NOT_MODIFIED | StatusCode::NO_CONTENT) {
@@ -200,8 +201,8 @@ where
     B::Error: Into<BodyError>,
 {
     let StartedRequest { decision, matched, websocket, record } = started;
-    // An authority's validation may be redirected here, by this server's redirect or by another
-    // one.
+    // A validation request of an ACME authority may be redirected here, by this server or by
+    // another.
     if let Some(response) = connection.shared.challenges.respond(&request) {
         return Some(response);
     }
@@ -250,7 +251,7 @@ where
             .then_some(&early_hints as &(dyn Fn(HeaderMap) + Send + Sync)),
         body_timeout: connection.snapshot.limits.header_timeout,
     };
-    let request = request.map(|body| record.count(body));
+    let request = request.map(|body| record.count_body(body));
     let response = matched.handle(request, &context).await?;
     claims.release_if_not_executed(response.extensions(), gate).await;
     Some(response)

@@ -25,13 +25,14 @@ pub(crate) struct Socket(Arc<SocketState>);
 struct SocketState {
     stream: TcpStream,
     written: AtomicU64,
-    /// Whether the next write is the last: its last segment takes the FIN along.
+    /// Whether the next write is the last, so that its last segment carries the FIN.
     is_last_write: AtomicBool,
     /// Whether the sending direction is closed.
     is_shut: AtomicBool,
     metrics: Arc<Metrics>,
-    /// Whether received bytes are buffered for the handshake, and their memory.
+    /// Whether received bytes are buffered for the handshake.
     in_handshake: AtomicBool,
+    /// The memory of these bytes.
     charge: MemoryCharge,
 }
 
@@ -49,13 +50,14 @@ impl Socket {
         }))
     }
 
-    /// The handshake has failed, or early data is decided: the buffered bytes are released.
+    /// Releases the memory of the buffered bytes. Call this when the handshake has failed, or early
+    /// data is accepted or refused.
     pub(crate) fn release_handshake_memory(&self) {
         self.0.in_handshake.store(false, Ordering::Relaxed);
         self.0.charge.clear();
     }
 
-    /// The next write is followed by the shutdown at once.
+    /// Call this before the last write, if the shutdown follows immediately.
     pub(crate) fn expect_shutdown(&self) {
         self.0.is_last_write.store(true, Ordering::Relaxed);
     }
@@ -151,7 +153,8 @@ impl AsyncWrite for Socket {
             ready!(self.0.stream.poll_write_ready(cx))?;
             let written = match self.0.is_last_write.load(Ordering::Relaxed) {
                 false => self.0.stream.try_write(data),
-                // Otherwise the FIN would be a packet of its own.
+                // MSG_MORE delays the last segment until the FIN, which needs no packet of its own
+                // then.
                 true => self.0.stream.try_io(Interest::WRITABLE, || {
                     let flags = libc::MSG_MORE | libc::MSG_NOSIGNAL;
                     SockRef::from(&self.0.stream).send_with_flags(data, flags)
@@ -178,7 +181,7 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// How long and for how many bytes a closed connection waits for the peer's close: enough for what
-/// a slow path has in flight, but not for an upload.
+/// Limits of [`Socket::linger`]: enough for the bytes in flight on a slow path, but not for an
+/// upload.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_LINGER_BYTES: usize = 4 * 1024 * 1024;

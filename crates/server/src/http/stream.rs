@@ -15,7 +15,8 @@ use crate::http::frames::{FrameMeter, IdleFrameLimit};
 use crate::http::socket::Socket;
 
 /// The TLS stream as the HTTP library sees it. It keeps early and later bytes apart: while the
-/// reader is in early data, nothing more is read in a turn in which a read was pending.
+/// reader is in early data, nothing more is read in a turn ([`StreamProgress::start_turn`]) in
+/// which a read was pending.
 ///
 /// The TLS stream never returns early and later bytes from the same read, and is pending once
 /// between them. That alone is not enough for HTTP/2. Whether a request was early is decided when
@@ -31,7 +32,7 @@ pub(crate) struct ConnectionStream {
     socket: Socket,
     early: bool,
     progress: StreamProgress,
-    /// For HTTP/2.
+    /// Only for HTTP/2.
     frames: Option<Frames>,
 }
 
@@ -50,8 +51,9 @@ pub(crate) struct StreamProgress(Arc<ProgressState>);
 struct ProgressState {
     /// Whether a read was pending in this turn.
     was_pending: AtomicBool,
-    /// Bytes read by the HTTP library, in total and in this turn.
+    /// Bytes read by the HTTP library.
     read: AtomicU64,
+    /// Those of this turn.
     read_in_turn: AtomicU64,
     /// Bytes of DATA frames that the library has written.
     data: AtomicU64,
@@ -81,7 +83,7 @@ impl ConnectionStream {
 impl Frames {
     fn new() -> Self {
         Self {
-            read: FrameMeter::of_client(),
+            read: FrameMeter::for_client(),
             written: FrameMeter::default(),
             limit: IdleFrameLimit::new(Instant::now()),
         }
@@ -89,7 +91,7 @@ impl Frames {
 
     /// Counts received frames. Returns false if there are too many without a request.
     fn allow(&mut self, bytes: &[u8]) -> bool {
-        let counts = self.read.feed(bytes);
+        let counts = self.read.count(bytes);
         counts.idle == 0 && counts.requests == 0 || self.limit.allows(counts, Instant::now())
     }
 }
@@ -106,7 +108,7 @@ impl StreamProgress {
         self.0.read.load(Ordering::Relaxed)
     }
 
-    /// Response bytes that an HTTP/2 client's flow control has let pass.
+    /// Response bytes that an HTTP/2 client's flow control has permitted.
     pub(crate) fn data_written(&self) -> u64 {
         self.0.data.load(Ordering::Relaxed)
     }
@@ -191,12 +193,12 @@ impl AsyncWrite for ConnectionStream {
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(cx, data);
         if let (Poll::Ready(Ok(count)), Some(frames)) = (&result, &mut self.frames) {
-            let written = frames.written.feed(&data[..*count]);
+            let written = frames.written.count(&data[..*count]);
             frames.limit.permit(written.data_frames);
             self.progress.0.data.fetch_add(written.data, Ordering::Relaxed);
         }
         match result {
-            // Written is not sent: the end of the turn decides.
+            // Not sent yet: the end of the turn shows whether the peer accepts the bytes.
             Poll::Ready(_) => result,
             Poll::Pending => self.progress.note_write(result, self.socket.written()),
         }

@@ -62,11 +62,10 @@ struct OpenListener {
 enum Closing {
     /// It stays open.
     No,
-    /// After the connections in the kernel's backlog have been accepted; they would be reset
-    /// otherwise.
-    AfterQueue,
-    /// Immediately: another process accepts on the same socket.
-    AtOnce,
+    /// It first accepts the connections in the kernel's backlog, which would be reset otherwise.
+    AfterBacklog,
+    /// It closes immediately: another process accepts on the same socket.
+    Immediately,
 }
 
 /// The differences between the open listeners and a new configuration. New addresses are bound
@@ -74,7 +73,8 @@ enum Closing {
 pub(crate) struct ListenerChanges {
     new: Vec<(Listener, BoundPort)>,
     kept: Vec<(SocketAddr, Listener)>,
-    /// Kept listeners where HTTP/3 starts, with their new sockets, and where it ends.
+    /// Listeners that serve HTTP/3, with new sockets where their UDP ports are not bound yet, and
+    /// kept listeners that do not serve it.
     with_udp: Vec<(SocketAddr, Vec<UdpSocket>)>,
     without_udp: Vec<SocketAddr>,
     removed: Vec<SocketAddr>,
@@ -89,18 +89,18 @@ pub(crate) fn bind(
     inherited: &mut InheritedState,
 ) -> Result<Vec<(Listener, BoundPort)>, ServerError> {
     check(config)?;
-    let bind = |one: &Listener| {
-        let udp = config.serves_http3(one);
-        let port = match inherited.take(one.address) {
+    let bind = |listener: &Listener| {
+        let udp = config.serves_http3(listener);
+        let port = match inherited.take(listener.address) {
             Some(mut inherited_port) => {
                 if !udp {
                     inherited.give_back_udp(&mut inherited_port);
                 }
                 sockets::listen_with(inherited_port, config.limits.backlog, udp)?
             }
-            None => sockets::listen(one.address, config.limits.backlog, udp)?,
+            None => sockets::listen(listener.address, config.limits.backlog, udp)?,
         };
-        Ok((one.clone(), port))
+        Ok((listener.clone(), port))
     };
     config.listeners.iter().map(bind).collect()
 }
@@ -113,10 +113,10 @@ pub(crate) fn check(config: &ServerConfig) -> Result<(), ServerError> {
     if config.listeners.is_empty() {
         return Err(ServerError::NoAddress);
     }
-    for (at, one) in config.listeners.iter().enumerate() {
-        let before = &config.listeners[..at];
-        if one.address.port() != 0 && before.iter().any(|other| other.address == one.address) {
-            let text = format!("{} is listed twice; list it once", one.address);
+    for (index, Listener { address, .. }) in config.listeners.iter().enumerate() {
+        let before = &config.listeners[..index];
+        if address.port() != 0 && before.iter().any(|other| other.address == *address) {
+            let text = format!("{address} is listed twice; list it once");
             return Err(ConfigError::Setting(text).into());
         }
     }
@@ -144,7 +144,7 @@ impl Listeners {
         let accepting = tokio::spawn(accepting);
         self.open_udp(address, udp);
         info!("serving on {address}");
-        self.all().push(OpenListener { requested, address, settings, tcp, closing, accepting });
+        self.lock().push(OpenListener { requested, address, settings, tcp, closing, accepting });
     }
 
     /// Compares a configuration with the open listeners and binds its new addresses.
@@ -160,22 +160,23 @@ impl Listeners {
             without_udp: Vec::new(),
             removed: Vec::new(),
         };
-        let mut open: Vec<_> = self.all().iter().map(|one| (one.requested, one.address)).collect();
-        for wanted in &config.listeners {
-            let udp = config.serves_http3(wanted);
-            let Some(at) = open.iter().position(|(requested, _)| *requested == wanted.address)
+        let mut open: Vec<_> =
+            self.lock().iter().map(|listener| (listener.requested, listener.address)).collect();
+        for listener in &config.listeners {
+            let udp = config.serves_http3(listener);
+            let Some(index) = open.iter().position(|(requested, _)| *requested == listener.address)
             else {
                 // A removed port stays bound for UDP while it has connections.
-                let bind_udp = udp && !self.quic_ports.has(wanted.address);
-                let port = sockets::listen(wanted.address, config.limits.backlog, bind_udp)?;
+                let bind_udp = udp && !self.quic_ports.has(listener.address);
+                let port = sockets::listen(listener.address, config.limits.backlog, bind_udp)?;
                 if udp && !bind_udp {
-                    changes.with_udp.push((wanted.address, Vec::new()));
+                    changes.with_udp.push((listener.address, Vec::new()));
                 }
-                changes.new.push((wanted.clone(), port));
+                changes.new.push((listener.clone(), port));
                 continue;
             };
-            let (_, address) = open.swap_remove(at);
-            changes.kept.push((address, wanted.clone()));
+            let (_, address) = open.swap_remove(index);
+            changes.kept.push((address, listener.clone()));
             match (udp, self.quic_ports.has(address)) {
                 (true, false) => changes.with_udp.push((address, sockets::bind_udp(address)?)),
                 (true, true) => changes.with_udp.push((address, Vec::new())),
@@ -192,8 +193,8 @@ impl Listeners {
             self.quic_ports.retire(*address);
         }
         for (address, listener) in changes.kept {
-            for one in self.all().iter().filter(|one| one.address == address) {
-                one.settings.store(Arc::new(listener.clone()));
+            for open in self.lock().iter().filter(|open| open.address == address) {
+                open.settings.store(Arc::new(listener.clone()));
             }
         }
         for (address, mut sockets) in changes.with_udp {
@@ -209,11 +210,11 @@ impl Listeners {
         for (listener, port) in changes.new {
             self.open(listener, port);
         }
-        self.all().retain(|one| {
-            let stays = !changes.removed.contains(&one.address);
+        self.lock().retain(|listener| {
+            let stays = !changes.removed.contains(&listener.address);
             if !stays {
-                one.closing.send_replace(Closing::AfterQueue);
-                info!("no longer serving on {}", one.address);
+                listener.closing.send_replace(Closing::AfterBacklog);
+                info!("no longer serving on {}", listener.address);
             }
             stays
         });
@@ -224,45 +225,46 @@ impl Listeners {
     /// # Errors
     /// The system's I/O error.
     pub(crate) fn duplicate_sockets(&self) -> io::Result<Vec<InheritedPort>> {
-        let duplicate = |one: &OpenListener| {
-            let tcp = Some(one.tcp.as_fd().try_clone_to_owned()?.into());
+        let duplicate = |listener: &OpenListener| {
+            let tcp = Some(listener.tcp.as_fd().try_clone_to_owned()?.into());
             Ok(InheritedPort {
-                requested: one.requested,
-                address: one.address,
+                requested: listener.requested,
+                address: listener.address,
                 tcp,
                 udp: Vec::new(),
             })
         };
-        self.all().iter().map(duplicate).collect()
+        self.lock().iter().map(duplicate).collect()
     }
 
     /// Closes all listeners. The connections in the kernel's backlog are accepted first, unless
     /// another process accepts them.
     pub(crate) async fn close(&self, has_successor: bool) {
-        let all = std::mem::take(&mut *self.all());
-        let how = if has_successor { Closing::AtOnce } else { Closing::AfterQueue };
-        for one in &all {
-            one.closing.send_replace(how);
+        let listeners = std::mem::take(&mut *self.lock());
+        let closing = if has_successor { Closing::Immediately } else { Closing::AfterBacklog };
+        for listener in &listeners {
+            listener.closing.send_replace(closing);
         }
-        for one in all {
-            let _ = one.accepting.await;
+        for listener in listeners {
+            let _ = listener.accepting.await;
         }
     }
 
     /// The bound addresses.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
-        self.all().iter().map(|one| one.address).collect()
+        self.lock().iter().map(|listener| listener.address).collect()
     }
 
     /// The port of the first HTTPS listener, or 443 if there is none, since another process may
     /// listen there.
     pub(crate) fn https_port(&self) -> u16 {
-        let all = self.all();
-        let https = |one: &&OpenListener| one.settings.load().protocol == ListenerProtocol::Https;
-        all.iter().find(https).map_or(443, |one| one.address.port())
+        let listeners = self.lock();
+        let is_https =
+            |open: &&OpenListener| open.settings.load().protocol == ListenerProtocol::Https;
+        listeners.iter().find(is_https).map_or(443, |open| open.address.port())
     }
 
-    fn all(&self) -> MutexGuard<'_, Vec<OpenListener>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<OpenListener>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -324,7 +326,7 @@ impl Listeners {
         if let Some((stream, client)) = waiting {
             serve(stream, client, self.permits.take_above_limit());
         }
-        if *closed.borrow() == Closing::AtOnce {
+        if *closed.borrow() == Closing::Immediately {
             return;
         }
         // Without `unconstrained` the queue would seem empty whenever the runtime wants this task to
@@ -339,7 +341,7 @@ impl Listeners {
     }
 
     /// Reads the PROXY header, if the peer has to send one, and performs the handshake. Returns
-    /// `None` if the connection has ended; redirects end here, too.
+    /// `None` if the connection has ended. Redirects are served here.
     async fn open_connection(
         self: Arc<Self>,
         mut tcp: TcpStream,
@@ -364,7 +366,7 @@ impl Listeners {
                 return None;
             }
             Err(_) => {
-                metrics.timed_out();
+                metrics.note_timeout();
                 debug!("{peer}: no PROXY header within {limit:?}");
                 return None;
             }

@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_smaller_limit_lets_connections_stay_and_further_ones_wait() {
+    fn a_smaller_limit_keeps_open_connections_and_makes_new_ones_wait() {
         let permits = ConnectionPermits::new(2);
         let (first, second) = (permits.try_take().unwrap(), permits.try_take().unwrap());
         assert!(permits.try_take().is_none());
@@ -255,8 +255,8 @@ mod tests {
 mod handshake_limit_tests {
     use super::*;
 
-    fn admitted(entry: HandshakeAdmission) -> HandshakePermit {
-        match entry {
+    fn admitted(admission: HandshakeAdmission) -> HandshakePermit {
+        match admission {
             HandshakeAdmission::Handshake(handshake_permit) => handshake_permit,
             HandshakeAdmission::Retry => panic!("a Retry"),
             HandshakeAdmission::Ignore => panic!("ignored"),
@@ -267,7 +267,7 @@ mod handshake_limit_tests {
     fn rfc9000_8_1_2_a_retry_above_one_limit_and_no_response_above_the_other() {
         let limiter = HandshakeLimiter::new(2, 4);
         let first = admitted(limiter.admit(false));
-        let _shown = admitted(limiter.admit(true));
+        let _validated = admitted(limiter.admit(true));
         let _second = admitted(limiter.admit(false));
         assert!(matches!(limiter.admit(false), HandshakeAdmission::Retry));
         let last = admitted(limiter.admit(true));

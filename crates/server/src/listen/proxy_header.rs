@@ -82,7 +82,7 @@ mod tests {
         (theirs, ours, peer)
     }
 
-    fn from(address: &str) -> Listener {
+    fn trusting(address: &str) -> Listener {
         let network = format!("{address}/8").parse::<IpNetwork>().unwrap();
         let proxy_protocol_from = vec![network];
         Listener { proxy_protocol_from, ..Listener::new("127.0.0.1:0".parse().unwrap()) }
@@ -104,7 +104,7 @@ mod tests {
                 theirs.write_all(b"TLS").await.unwrap();
             });
             let client_addresses =
-                client_addresses(&from("127.0.0.0"), BOUND, &mut ours, peer).await.unwrap();
+                client_addresses(&trusting("127.0.0.0"), BOUND, &mut ours, peer).await.unwrap();
             assert_eq!(client_addresses, client);
             let mut rest = String::new();
             ours.read_to_string(&mut rest).await.unwrap();
@@ -119,7 +119,7 @@ mod tests {
         let local = ours.local_addr().unwrap();
         for bound in [BOUND, local] {
             let client_addresses =
-                client_addresses(&from("10.0.0.0"), bound, &mut ours, peer).await.unwrap();
+                client_addresses(&trusting("10.0.0.0"), bound, &mut ours, peer).await.unwrap();
             assert_eq!((client_addresses.source, client_addresses.destination), (peer, local));
         }
     }
@@ -130,7 +130,9 @@ mod tests {
             let (mut theirs, mut ours, peer) = pair().await;
             theirs.write_all(bytes).await.unwrap();
             drop(theirs);
-            assert!(client_addresses(&from("127.0.0.0"), BOUND, &mut ours, peer).await.is_err());
+            assert!(
+                client_addresses(&trusting("127.0.0.0"), BOUND, &mut ours, peer).await.is_err()
+            );
         }
     }
 }

@@ -107,8 +107,8 @@ fn bind_tcp(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     socket.listen(backlog)
 }
 
-/// The TLS stream gathers what is written, so Nagle's algorithm would only delay it. Accepted
-/// sockets inherit the option.
+/// The TLS stream collects writes, so Nagle's algorithm would only delay them. Accepted sockets
+/// inherit the option.
 fn disable_nagle(socket: &impl AsFd) {
     let _ = SockRef::from(socket).set_tcp_nodelay(true);
 }
@@ -132,7 +132,7 @@ sockopt_impl!(
     i32
 );
 
-/// A burst within one round trip. Above it the kernel uses the ordinary handshake.
+/// Enough for a burst within one round trip. Above this the kernel uses the ordinary handshake.
 const MAX_FAST_OPEN_QUEUE: i32 = 1024;
 
 /// Attempts to find a port that is free for TCP and UDP.

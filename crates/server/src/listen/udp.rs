@@ -47,7 +47,8 @@ pub(crate) struct QuicPorts {
     handed_over: watch::Sender<bool>,
     handshakes: Arc<Handshakes>,
     permits: Arc<ConnectionPermits>,
-    /// Whether flights are claimed in a store. Then first packets are read before the endpoint has them.
+    /// Whether flights are claimed in a store. Then first packets are read before the endpoint
+    /// processes them.
     claims_in_store: bool,
 }
 
@@ -60,7 +61,7 @@ struct QuicPort {
     dispatch: Arc<DatagramDispatch>,
     /// Whether new connections are accepted. A closed port is kept while it has connections.
     open: Arc<AtomicBool>,
-    /// Whether the last state for a successor has its sockets.
+    /// Whether the last [`QuicPorts::export_to`] exported its sockets.
     is_exported: bool,
 }
 
@@ -121,7 +122,7 @@ impl QuicPorts {
         let failed = |reason| ServerError::Listen { address, reason };
         let endpoint_config = self.endpoint_config(address);
         let open = Arc::new(AtomicBool::new(true));
-        // By the number of sockets, since the previous process may have had more threads.
+        // A worker for each socket: the previous process may have had more threads than this one.
         let steering = Steering::new(u8::try_from(sockets.len()).unwrap_or(u8::MAX));
         let dispatch = Arc::new(DatagramDispatch::new(steering, self.predecessor.clone(), address));
         let mut workers = Vec::new();
@@ -230,15 +231,15 @@ impl QuicPorts {
         tokio::spawn(async move {
             if let Some(stream) = stream {
                 let ended = relay::receive(stream, |RelayedPacket { port, meta, datagram }| {
-                    for one in quic_ports.ports().iter().filter(|one| one.address == port) {
-                        one.dispatch.deliver(meta, datagram.clone());
+                    for open in quic_ports.ports().iter().filter(|open| open.address == port) {
+                        open.dispatch.deliver(meta, datagram.clone());
                     }
                 });
                 let ended = ended.await;
                 debug!("the successor relays no more packets: {ended:?}");
             }
-            // Not earlier: without the register, new connections are ignored.
-            quic_ports.handshakes.shared.gate.without_successor().await;
+            // Without the register, new connections would be ignored.
+            quic_ports.handshakes.shared.gate.wait_for_register().await;
             quic_ports.take_back();
         });
     }
@@ -434,7 +435,7 @@ impl Worker {
 
 /// Relays the packets of the previous process's connections, and drops all others.
 async fn relay_until_ended(socket: WorkerSocket, predecessor: Arc<Predecessor>) {
-    let mut buffer = vec![0; MAX_MERGED];
+    let mut buffer = vec![0; MAX_MERGED_BYTES];
     while !predecessor.has_ended() {
         let received = std::future::poll_fn(|cx| {
             let mut buffers = [IoSliceMut::new(&mut buffer)];
@@ -447,14 +448,14 @@ async fn relay_until_ended(socket: WorkerSocket, predecessor: Arc<Predecessor>) 
     }
 }
 
-/// The longest series of datagrams that the kernel merges.
-const MAX_MERGED: usize = 1 << 16;
+/// The size of a buffer for datagrams that the kernel has merged (GRO).
+const MAX_MERGED_BYTES: usize = 1 << 16;
 
-/// How often a relaying task looks whether the previous process has ended.
+/// How often a relaying task checks whether the previous process has ended.
 const END_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An endpoint on one of a port's sockets, for the worker with this number. Received datagrams are
-/// dispatched to workers and recorded in `initials` before the endpoint has them.
+/// dispatched to workers and recorded in `initials` before the endpoint processes them.
 ///
 /// # Errors
 /// The socket's I/O error.

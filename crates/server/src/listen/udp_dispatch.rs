@@ -77,8 +77,8 @@ impl DatagramDispatch {
         }
     }
 
-    /// Moves a worker's queued datagrams into the buffers. Returns how many; if 0, the task is
-    /// woken by the next one.
+    /// Moves a worker's queued datagrams into the buffers. Returns their number; if it is 0, the
+    /// next datagram wakes the task.
     pub(crate) fn poll_queued(
         &self,
         worker: u8,
@@ -168,7 +168,7 @@ impl WorkerSocket {
         bufs: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
-        // In turn, since either may be filled as fast as it is emptied.
+        // Alternates, since either source may be filled as fast as it is emptied.
         let socket_first = self.socket_first.fetch_not(Ordering::Relaxed);
         for is_socket in [socket_first, !socket_first] {
             let received = match is_socket {
@@ -307,10 +307,10 @@ mod tests {
     fn datagrams_of_one_worker_stay_in_place() {
         let dispatch = dispatch(4);
         let mut buffer = [datagram(2, "a", 30), datagram(2, "b", 30)].concat();
-        let predecessor = buffer.clone();
+        let original = buffer.clone();
         let mut meta = meta(60, 30);
         dispatch.dispatch(2, &mut buffer, &mut meta);
-        assert_eq!((buffer, meta.len), (predecessor, 60));
+        assert_eq!((buffer, meta.len), (original, 60));
         // If all datagrams belong to others, the buffer is left empty, which quinn ignores.
         let mut buffer = datagram(2, "c", 30);
         let mut meta = RecvMeta { len: 30, stride: 30, ..meta };

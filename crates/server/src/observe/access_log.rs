@@ -96,13 +96,13 @@ pub(crate) struct AccessLog {
     state: Arc<State>,
 }
 
-/// What the log's thread shares with the others.
+/// State shared with the log's thread.
 #[derive(Default)]
 struct State {
     lost: AtomicU64,
     /// Bytes of the texts in queued entries.
     queued_bytes: AtomicUsize,
-    /// Whether the file is to be opened again, though the queue is full.
+    /// Set if the file is to be reopened, but the queue is full.
     reopens: AtomicBool,
 }
 
@@ -119,7 +119,7 @@ impl AccessLog {
     /// [`ServerError::AccessLog`].
     pub(crate) fn open(settings: &AccessLogSettings) -> Result<Self, ServerError> {
         let path = settings.file.clone();
-        let out = target(path.as_ref()).map_err(|reason| ServerError::AccessLog {
+        let out = open_output(path.as_ref()).map_err(|reason| ServerError::AccessLog {
             path: path.clone().unwrap_or_default(),
             reason,
         })?;
@@ -129,14 +129,14 @@ impl AccessLog {
         let shared = state.clone();
         let writer = thread::Builder::new()
             .name("access-log".to_owned())
-            .spawn(move || write(&incoming, out, path, format, &shared))
+            .spawn(move || run_writer(&incoming, out, path, format, &shared))
             .map_err(|reason| ServerError::AccessLog { path: PathBuf::new(), reason })?;
         Ok(Self { lines, writer: Mutex::new(Some(writer)), state })
     }
 
     /// Queues an entry without waiting. If the disk is too slow, entries are dropped, counted and
     /// reported.
-    pub(crate) fn entry(&self, entry: AccessLogEntry) {
+    pub(crate) fn queue(&self, entry: AccessLogEntry) {
         let bytes = entry.text_bytes();
         let queued = self.state.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if queued > MAX_QUEUED_BYTES
@@ -206,7 +206,7 @@ impl AccessLogEntry {
             self.method,
             Escaped(&self.target),
             self.protocol,
-            // That of nginx for clients that have gone before there was a status.
+            // 499 as in nginx: the client disconnected before there was a status.
             self.status.unwrap_or(499),
             self.bytes,
             OrDash(self.referer.as_deref().map(Escaped)),
@@ -248,7 +248,7 @@ impl AccessLogEntry {
     }
 }
 
-/// A value, or `-` for what is missing.
+/// A value, or `-` if it is missing.
 struct OrDash<T>(Option<T>);
 
 impl<T: fmt::Display> fmt::Display for OrDash<T> {
@@ -260,7 +260,8 @@ impl<T: fmt::Display> fmt::Display for OrDash<T> {
     }
 }
 
-/// A client's text without quotes, so that it cannot pass for further fields.
+/// A client's text that is not in quotes. Spaces are escaped, so that it cannot forge further
+/// fields.
 struct EscapedWord<'a>(&'a str);
 
 impl fmt::Display for EscapedWord<'_> {
@@ -273,7 +274,7 @@ impl fmt::Display for EscapedWord<'_> {
     }
 }
 
-/// A client's text, so that it cannot end its quotes or its line.
+/// A client's text, escaped so that it cannot end its quotes or its line.
 struct Escaped<'a>(&'a str);
 
 impl fmt::Display for Escaped<'_> {
@@ -293,15 +294,16 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-fn target(path: Option<&PathBuf>) -> io::Result<Box<dyn Write + Send>> {
+fn open_output(path: Option<&PathBuf>) -> io::Result<Box<dyn Write + Send>> {
     Ok(match path {
         None => Box::new(io::stdout()),
-        Some(path) => Box::new(append(path)?),
+        Some(path) => Box::new(open_file(path)?),
     })
 }
 
-/// Does not follow a symbolic link: the owner of the directory could choose the file with it.
-fn append(path: &Path) -> io::Result<File> {
+/// Opens a file for appending. Does not follow a symbolic link, by which the owner of the directory
+/// could choose another file.
+fn open_file(path: &Path) -> io::Result<File> {
     let mut existing = OpenOptions::new();
     existing.append(true).custom_flags(libc::O_NOFOLLOW);
     let mut new = existing.clone();
@@ -322,7 +324,8 @@ fn append(path: &Path) -> io::Result<File> {
     })
 }
 
-fn write(
+/// Writes the queued entries. This is the log's thread.
+fn run_writer(
     incoming: &Receiver<Message>,
     out: Box<dyn Write + Send>,
     path: Option<PathBuf>,
@@ -339,7 +342,7 @@ fn write(
             Ok(message) => message,
             Err(TryRecvError::Disconnected) => break,
             Err(TryRecvError::Empty) => {
-                note(out.flush(), &mut is_failing);
+                log_first_failure(out.flush(), &mut is_failing);
                 match incoming.recv() {
                     Ok(message) => {
                         // Waking this thread delays the worker that queues a line, before its
@@ -353,8 +356,8 @@ fn write(
             }
         };
         if state.reopens.swap(false, Ordering::Relaxed) || matches!(message, Message::Reopen) {
-            note(out.flush(), &mut is_failing);
-            match target(path.as_ref()) {
+            log_first_failure(out.flush(), &mut is_failing);
+            match open_output(path.as_ref()) {
                 Ok(reopened) => out = BufWriter::new(reopened),
                 Err(error) => warn!("cannot open the access log again: {error}"),
             }
@@ -367,18 +370,18 @@ fn write(
                 let written = out.write_all(line.as_bytes());
                 if written.is_err() {
                     state.lost.fetch_add(1, Ordering::Relaxed);
-                    note(written, &mut is_failing);
+                    log_first_failure(written, &mut is_failing);
                 }
             }
             Message::Reopen => {}
             Message::End => break,
         }
     }
-    note(out.flush(), &mut is_failing);
+    log_first_failure(out.flush(), &mut is_failing);
 }
 
 /// Logs the first of consecutive failures.
-fn note(result: io::Result<()>, is_failing: &mut bool) {
+fn log_first_failure(result: io::Result<()>, is_failing: &mut bool) {
     if let (Err(error), false) = (&result, *is_failing) {
         warn!("cannot write the access log: {error}");
     }
@@ -442,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_combined_line_is_that_of_apache() {
+    fn the_combined_format_is_that_of_apache() {
         let entry = AccessLogEntry {
             client: "[::ffff:192.0.2.1]:5".to_owned(),
             referer: Some("https://a.test/\"x".to_owned()),
@@ -475,7 +478,7 @@ mod tests {
             AccessLogSettings { file: Some("/dev/full".into()), format: AccessLogFormat::Text };
         let log = AccessLog::open(&settings).unwrap();
         for _ in 0..100 {
-            log.entry(entry("/"));
+            log.queue(entry("/"));
         }
         log.close();
         assert!((50..=100).contains(&log.lost()), "{}", log.lost());
@@ -488,9 +491,9 @@ mod tests {
         let settings =
             AccessLogSettings { file: Some(file.clone()), format: AccessLogFormat::Text };
         let log = AccessLog::open(&settings).unwrap();
-        log.entry(entry(&"x".repeat(MAX_QUEUED_BYTES + 1)));
+        log.queue(entry(&"x".repeat(MAX_QUEUED_BYTES + 1)));
         assert_eq!(log.lost(), 1);
-        log.entry(entry("/"));
+        log.queue(entry("/"));
         log.close();
         assert_eq!(log.lost(), 1);
         assert_eq!(log.state.queued_bytes.load(Ordering::Relaxed), 0);
@@ -510,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn no_target_ends_its_quotes_or_its_line() {
+    fn a_target_cannot_end_its_quotes_or_its_line() {
         let line = line(&entry("/\" 200 \\\n\u{85}x"), AccessLogFormat::Text);
         assert_eq!(line.matches('\n').count(), 1);
         assert!(line.contains("\"GET /\\\" 200 \\\\\\n\\u{85}x HTTP/1.1\""), "{line}");
@@ -535,7 +538,7 @@ mod tests {
         std::fs::rename(&file, &moved).unwrap();
         std::os::unix::fs::symlink(&other, &file).unwrap();
         log.reopen();
-        log.entry(entry("/"));
+        log.queue(entry("/"));
         log.close();
         let lines = |path| std::fs::read_to_string(path).unwrap().lines().count();
         assert_eq!((lines(moved), lines(other)), (1, 0), "the file in use stays");
@@ -564,11 +567,11 @@ mod tests {
         let settings =
             AccessLogSettings { file: Some(file.clone()), format: AccessLogFormat::Json };
         let log = AccessLog::open(&settings).unwrap();
-        (0..1000).for_each(|_| log.entry(entry("/")));
+        (0..1000).for_each(|_| log.queue(entry("/")));
         let moved = dir.path().join("log.1");
         std::fs::rename(&file, &moved).unwrap();
         log.reopen();
-        (0..10).for_each(|_| log.entry(entry("/")));
+        (0..10).for_each(|_| log.queue(entry("/")));
         log.close();
         let lines = |path| std::fs::read_to_string(path).unwrap().lines().count();
         assert_eq!((lines(moved), lines(file)), (1000, 10));

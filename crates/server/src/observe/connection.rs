@@ -21,8 +21,9 @@ pub(crate) struct ConnectionObserver {
     pub(crate) facts: ConnectionFacts,
     pub(crate) metrics: ConnectionMetrics,
     pub(crate) timeline: Timeline,
-    /// The number of requests received, and of those whose response has not ended.
+    /// The number of requests received.
     pub(crate) received: AtomicU64,
+    /// The number of requests whose response has not ended.
     pub(crate) running: AtomicUsize,
     /// The number of responses with a part that the client has not accepted yet.
     pub(crate) unsent: AtomicUsize,
@@ -38,12 +39,12 @@ impl ConnectionObserver {
         metrics: ConnectionMetrics,
         claim: Option<(Instant, Instant)>,
     ) -> Self {
-        let is_noted = metrics.is_offer_counted();
-        metrics.decided(&facts.tls, facts.flight.as_ref(), facts.refused);
+        let is_counted = metrics.is_offer_counted();
+        metrics.note_early_data(&facts.tls, facts.flight.as_ref(), facts.refused);
         let is_refused_copy = [RefusedReason::RefusedBefore, RefusedReason::Replayed]
             .map(Some)
             .contains(&facts.refused);
-        if facts.lost_claim() || is_refused_copy && !is_noted {
+        if facts.lost_claim() || is_refused_copy && !is_counted {
             observers.note_replay(&facts.tls, facts.client.ip(), metrics.transport());
         }
         Self {
@@ -60,14 +61,14 @@ impl ConnectionObserver {
 
     /// The client's Finished is verified.
     pub(crate) fn note_complete(&self) {
-        self.timeline.complete();
-        self.metrics.complete(&self.facts.tls, self.facts.refused.is_none());
+        self.timeline.note_complete();
+        self.metrics.note_complete(&self.facts.tls, self.facts.refused.is_none());
         self.trace_handshake(false);
     }
 
     /// The head of a response is ready.
     pub(crate) fn note_response(&self) {
-        self.metrics.response(&self.facts.tls, self.facts.refused.is_none());
+        self.metrics.note_response(&self.facts.tls, self.facts.refused.is_none());
     }
 
     /// Adds the handshake to the first request's trace, once both are complete. `over`: the
@@ -134,7 +135,7 @@ impl Timeline {
     }
 
     /// The client's Finished is verified.
-    pub(crate) fn complete(&self) {
+    pub(crate) fn note_complete(&self) {
         let _ = self.completed_at.set(Instant::now());
     }
 
@@ -160,12 +161,12 @@ mod tests {
     fn a_handshake_is_reported_once_when_it_is_complete_or_over() {
         let context = TraceContext::new_root(1.0);
         let timeline = Timeline::new(Instant::now(), None);
-        timeline.complete();
+        timeline.note_complete();
         assert!(timeline.take_trace(true).is_none(), "no request");
         let timeline = Timeline::new(Instant::now(), None);
         timeline.set_trace(&context);
         assert!(timeline.take_trace(false).is_none(), "no Finished");
-        timeline.complete();
+        timeline.note_complete();
         assert_eq!(timeline.take_trace(false), Some(&context));
         assert!(timeline.take_trace(true).is_none(), "twice");
     }

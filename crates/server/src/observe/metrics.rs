@@ -21,7 +21,7 @@ pub(crate) struct ConnectionMetrics {
     handshake_settled: AtomicBool,
     timed_out: AtomicBool,
     responded: AtomicBool,
-    /// Whether its offer of early data was counted.
+    /// Whether the offer of early data was counted.
     offer_counted: AtomicBool,
 }
 
@@ -63,12 +63,12 @@ impl ConnectionMetrics {
     }
 
     /// A time limit ends the connection.
-    pub(crate) fn timed_out(&self) {
+    pub(crate) fn note_timeout(&self) {
         self.timed_out.store(true, Ordering::Relaxed);
     }
 
     /// Early data is accepted or refused. `refused`: why TLS refused it, if it was offered.
-    pub(crate) fn decided(
+    pub(crate) fn note_early_data(
         &self,
         facts: &Handshake,
         flight: Option<&Flight>,
@@ -100,14 +100,14 @@ impl ConnectionMetrics {
     }
 
     /// The client's Finished is verified.
-    pub(crate) fn complete(&self, facts: &Handshake, early: bool) {
+    pub(crate) fn note_complete(&self, facts: &Handshake, early: bool) {
         self.handshake_settled.store(true, Ordering::Relaxed);
         let labels = (version(facts.version), kind(facts, early), self.transport);
         self.metrics.handshakes.seconds.time(labels, self.accepted_at.elapsed());
     }
 
     /// A response's head is ready.
-    pub(crate) fn response(&self, facts: &Handshake, early: bool) {
+    pub(crate) fn note_response(&self, facts: &Handshake, early: bool) {
         if !self.responded.swap(true, Ordering::Relaxed) {
             let labels = (kind(facts, early), self.transport);
             self.metrics.handshakes.first_response.time(labels, self.accepted_at.elapsed());
@@ -204,13 +204,13 @@ impl RequestMetrics {
     }
 
     /// The request is not run early.
-    pub(crate) fn held(&mut self, reason: HeldReason) {
+    pub(crate) fn note_held(&mut self, reason: HeldReason) {
         self.early = Early::Held;
         self.metrics.early_data.held.count(reason);
     }
 
     /// The head of its response is ready.
-    pub(crate) fn status(&mut self, status: u16) {
+    pub(crate) fn set_status(&mut self, status: u16) {
         self.status = Some(status);
     }
 }

@@ -21,7 +21,7 @@ use self::access_log::AccessLog;
 use self::status::Replays;
 use self::trace::Tracer;
 
-/// What all connections report to.
+/// The log, metrics, traces and replays that all connections report to.
 pub(crate) struct Observers {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) tracer: Option<Tracer>,

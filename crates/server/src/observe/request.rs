@@ -27,18 +27,19 @@ pub(crate) struct RequestRecord {
     client: SocketAddr,
     started_at: Instant,
     metrics: RequestMetrics,
-    /// Boxed, as the facts are: most requests have neither, and a record is moved with its response.
+    /// Boxed, like `facts`: most requests have neither, and a record is moved with its response.
     entry: Option<Box<AccessLogEntry>>,
     trace: Option<RequestTrace>,
     /// Only for a request that is forwarded.
     upstream: OnceLock<UpstreamNotes>,
-    used: Arc<UsedByRequest>,
+    usage: Arc<RequestUsage>,
     /// The facts for a sampled trace, which the log entry has too.
     facts: Option<Box<TraceFacts>>,
 }
 
-/// What handler and body of a request note. An upload may outlast its response.
-struct UsedByRequest {
+/// Facts that the handler and the body of a request add. Shared, because an upload may outlast its
+/// response.
+struct RequestUsage {
     /// Bytes read from the body.
     read: AtomicU64,
     /// Whether files or an upstream may have executed the request.
@@ -55,7 +56,7 @@ pub(crate) struct RequestHead<'a> {
     pub(crate) protocol: &'static str,
     pub(crate) host: Option<&'a str>,
     pub(crate) headers: Option<&'a HeaderMap>,
-    /// The client: that of the connection, or the one that a trusted proxy names.
+    /// The connection's client, or the one that a trusted proxy names.
     pub(crate) client: SocketAddr,
 }
 
@@ -104,7 +105,7 @@ impl RequestRecord {
             entry,
             trace,
             upstream: OnceLock::new(),
-            used: Arc::new(UsedByRequest {
+            usage: Arc::new(RequestUsage {
                 read: AtomicU64::new(0),
                 executed: AtomicBool::new(false),
                 charge: fits.then_some(charge),
@@ -120,87 +121,89 @@ impl RequestRecord {
 
     /// Whether the memory limit permits the request.
     pub(crate) fn fits(&self) -> bool {
-        self.used.charge.is_some()
+        self.usage.charge.is_some()
     }
 
     /// Reserves memory for an upstream connection. Returns false if the limit is reached.
-    pub(crate) fn may_be_forwarded(&self) -> bool {
-        self.fits_more(memory::UPSTREAM_CONNECTION_BYTES)
+    pub(crate) fn reserve_upstream_memory(&self) -> bool {
+        self.reserve_memory(memory::UPSTREAM_CONNECTION_BYTES)
     }
 
     /// Reserves memory until response and request have ended. Returns false if the limit is reached.
-    pub(crate) fn fits_more(&self, bytes: usize) -> bool {
-        self.used.charge.as_ref().is_some_and(|charge| charge.grow(bytes))
+    pub(crate) fn reserve_memory(&self, bytes: usize) -> bool {
+        self.usage.charge.as_ref().is_some_and(|charge| charge.grow(bytes))
     }
 
-    /// Records what the upstream does.
-    pub(crate) fn upstream(&self) -> UpstreamNotes {
+    /// The notes in which the proxy records the upstream's work.
+    pub(crate) fn upstream_notes(&self) -> UpstreamNotes {
         self.upstream.get_or_init(UpstreamNotes::default).clone()
     }
 
-    /// The field that continues the trace at the upstream.
+    /// The `traceparent` field that continues the trace at the upstream.
     pub(crate) fn traceparent(&self) -> Option<String> {
         self.trace.as_ref().map(RequestTrace::traceparent)
     }
 
-    pub(crate) fn held(&mut self, reason: HeldReason) {
-        self.metrics.held(reason);
-        self.note(|facts| facts.held = Some(reason.name()));
-        self.change(|entry| entry.held = Some(reason.name()));
+    /// The request is not run early.
+    pub(crate) fn note_held(&mut self, reason: HeldReason) {
+        self.metrics.note_held(reason);
+        self.change_facts(|facts| facts.held = Some(reason.name()));
+        self.change_entry(|entry| entry.held = Some(reason.name()));
     }
 
     /// The request was held from `since` until now.
-    pub(crate) fn held_since(&mut self, since: Instant) {
+    pub(crate) fn note_held_since(&mut self, since: Instant) {
         let reason = self.facts.as_ref().and_then(|facts| facts.held).unwrap_or("-");
         let now = Instant::now();
-        self.change(|entry| entry.held_ms = Some(milliseconds(now - since)));
+        self.change_entry(|entry| entry.held_ms = Some(milliseconds(now - since)));
         if let Some(trace) = &mut self.trace {
-            trace.part("early_data.hold", (since, now), |span| {
+            trace.add_span("early_data.hold", (since, now), |span| {
                 span.with("firstflight.held", reason)
             });
         }
     }
 
-    pub(crate) fn claim(&mut self, claim: &'static str) {
-        self.note(|facts| facts.claim = claim);
-        self.change(|entry| entry.claim = claim);
+    pub(crate) fn set_claim(&mut self, claim: &'static str) {
+        self.change_facts(|facts| facts.claim = claim);
+        self.change_entry(|entry| entry.claim = claim);
     }
 
-    /// Whether files or an upstream may have executed the request, as far as is known now.
-    pub(crate) fn executed(&self, executed: bool) {
-        self.used.executed.store(executed, Ordering::Relaxed);
+    /// Sets whether files or an upstream may have executed the request, as far as is known now.
+    pub(crate) fn set_executed(&self, executed: bool) {
+        self.usage.executed.store(executed, Ordering::Relaxed);
     }
 
     /// The head of the response is ready.
-    pub(crate) fn status(&mut self, status: u16) {
+    pub(crate) fn set_status(&mut self, status: u16) {
         self.connection.note_response();
-        self.metrics.status(status);
-        self.note(|facts| facts.status = Some(status));
-        self.change(|entry| entry.status = Some(status));
+        self.metrics.set_status(status);
+        self.change_facts(|facts| facts.status = Some(status));
+        self.change_entry(|entry| entry.status = Some(status));
     }
 
     /// Counts the bytes read from the request's body.
-    pub(crate) fn count<B>(&self, body: B) -> CountedBody<B> {
-        CountedBody { body, used: self.used.clone() }
+    pub(crate) fn count_body<B>(&self, body: B) -> CountedBody<B> {
+        CountedBody { body, usage: self.usage.clone() }
     }
 
-    pub(crate) fn bytes(&mut self, count: u64) {
-        self.change(|entry| entry.bytes += count);
+    pub(crate) fn add_bytes(&mut self, count: u64) {
+        self.change_entry(|entry| entry.bytes += count);
     }
 
-    pub(crate) fn complete(&mut self) {
-        self.change(|entry| entry.complete = true);
+    /// The whole response was passed to the connection.
+    pub(crate) fn note_complete(&mut self) {
+        self.change_entry(|entry| entry.complete = true);
     }
 
-    fn change(&mut self, change: impl FnOnce(&mut AccessLogEntry)) {
+    fn change_entry(&mut self, change: impl FnOnce(&mut AccessLogEntry)) {
         if let Some(entry) = &mut self.entry {
             change(entry);
         }
     }
 
-    fn note(&mut self, note: impl FnOnce(&mut TraceFacts)) {
+    fn change_facts(&mut self, change: impl FnOnce(&mut TraceFacts)) {
         if let Some(facts) = &mut self.facts {
-            note(facts);
+            change(facts);
         }
     }
 }
@@ -213,27 +216,29 @@ impl Drop for RequestRecord {
         if let (Some(mut entry), Some(log)) =
             (self.entry.take(), self.connection.observers.access_log.get())
         {
-            entry.bytes_in = self.used.read.load(Ordering::Relaxed);
-            entry.executed = self.used.executed.load(Ordering::Relaxed);
+            entry.bytes_in = self.usage.read.load(Ordering::Relaxed);
+            entry.executed = self.usage.executed.load(Ordering::Relaxed);
             entry.duration_ms = milliseconds(self.started_at.elapsed());
             if let Some(work) = &work {
                 entry.upstream = Some(work.server.clone());
                 entry.upstream_status = work.status;
-                entry.upstream_ms = Some(milliseconds(work.time()));
+                entry.upstream_ms = Some(milliseconds(work.duration()));
             }
-            log.entry(*entry);
+            log.queue(*entry);
         }
         if let (Some(mut trace), Some(tracer)) =
             (self.trace.take(), &self.connection.observers.tracer)
         {
             if let Some(work) = &work {
-                trace.upstream(work);
+                trace.add_upstream(work);
             }
             let facts = self.facts.take().map_or_else(TraceFacts::default, |facts| *facts);
             let (connection, name) = (&self.connection, facts.method.clone());
             let client = self.client.ip();
-            trace.whole(name, self.started_at, |span| facts.annotate(span, connection, client));
-            tracer.take(trace);
+            trace.add_request(name, self.started_at, |span| {
+                facts.annotate(span, connection, client)
+            });
+            tracer.export(trace);
         }
     }
 }
@@ -242,9 +247,9 @@ impl TraceFacts {
     fn new(head: &RequestHead<'_>, early: bool) -> Self {
         let path = head.target.split('?').next().unwrap_or_default();
         Self {
-            method: copied(head.method),
-            path: copied(path),
-            host: head.host.map(copied),
+            method: copy_truncated(head.method),
+            path: copy_truncated(path),
+            host: head.host.map(copy_truncated),
             protocol: head.protocol,
             early,
             claim: "none",
@@ -295,16 +300,16 @@ fn entry(
     let context = trace.as_ref().map(RequestTrace::context);
     let field = |name| {
         let value = head.headers.and_then(|headers| headers.get(name))?;
-        Some(copied(&String::from_utf8_lossy(value.as_bytes())))
+        Some(copy_truncated(&String::from_utf8_lossy(value.as_bytes())))
     };
     AccessLogEntry {
         time: jiff::Timestamp::now(),
         client: client_text(head.client),
         trace_id: context.map(|context| context.trace.to_string()),
         span_id: context.map(|context| context.span.to_string()),
-        method: copied(head.method),
-        host: head.host.map(copied),
-        target: copied(head.target),
+        method: copy_truncated(head.method),
+        host: head.host.map(copy_truncated),
+        target: copy_truncated(head.target),
         protocol: head.protocol,
         status: None,
         bytes_in: 0,
@@ -333,7 +338,7 @@ fn entry(
 /// A request's body that counts the bytes read from it, and holds the request's memory.
 pub(crate) struct CountedBody<B> {
     body: B,
-    used: Arc<UsedByRequest>,
+    usage: Arc<RequestUsage>,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Body for CountedBody<B> {
@@ -347,7 +352,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for CountedBody<B> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         if let Some(Ok(frame)) = &frame {
             let count = frame.data_ref().map_or(0, |data| data.len() as u64);
-            self.used.read.fetch_add(count, Ordering::Relaxed);
+            self.usage.read.fetch_add(count, Ordering::Relaxed);
         }
         Poll::Ready(frame)
     }
@@ -366,8 +371,8 @@ pub(crate) struct RecordedBody {
     body: ResponseBody,
     /// `None`: the record belongs to a tunnel.
     record: Option<RequestRecord>,
-    /// Missing bytes, if the length is known.
-    left: Option<u64>,
+    /// Bytes that the library has not read yet, if the length is known.
+    remaining: Option<u64>,
     /// Whether trailers may follow the last byte.
     trailers: bool,
     /// Whether a part of the body waits for the client.
@@ -379,22 +384,22 @@ impl RecordedBody {
     pub(crate) fn new(body: ResponseBody, mut record: RequestRecord, headers: &HeaderMap) -> Self {
         let announced = headers.get(header::CONTENT_LENGTH);
         let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
-        let left = announced.or(body.size_hint().exact());
+        let remaining = announced.or(body.size_hint().exact());
         let trailers = headers.contains_key(header::TRAILER);
-        if body.is_end_stream() || left == Some(0) {
-            record.complete();
+        if body.is_end_stream() || remaining == Some(0) {
+            record.note_complete();
         }
-        let mut this = Self { body, record: Some(record), left, trailers, unsent: false };
-        this.offer(!this.is_end_stream());
+        let mut this = Self { body, record: Some(record), remaining, trailers, unsent: false };
+        this.set_unsent(!this.is_end_stream());
         this
     }
 
     /// The empty body of a response that opens a tunnel. The tunnel has the record.
-    pub(crate) fn of_tunnel(body: ResponseBody) -> Self {
-        Self { body, record: None, left: Some(0), trailers: false, unsent: false }
+    pub(crate) fn for_tunnel(body: ResponseBody) -> Self {
+        Self { body, record: None, remaining: Some(0), trailers: false, unsent: false }
     }
 
-    fn offer(&mut self, unsent: bool) {
+    fn set_unsent(&mut self, unsent: bool) {
         let Some(record) = &self.record else { return };
         let count = &record.connection.unsent;
         match (self.unsent, unsent) {
@@ -416,20 +421,20 @@ impl Body for RecordedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
         // The library polls when the client has room for more.
-        this.offer(false);
+        this.set_unsent(false);
         let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
-        this.offer(matches!(frame, Some(Ok(_))));
+        this.set_unsent(matches!(frame, Some(Ok(_))));
         let Some(record) = &mut this.record else { return Poll::Ready(frame) };
         match &frame {
-            None if this.left.is_none_or(|left| left == 0) => record.complete(),
+            None if this.remaining.is_none_or(|bytes| bytes == 0) => record.note_complete(),
             None => {}
             Some(Ok(frame)) => {
                 let count = frame.data_ref().map_or(0, |data| data.len() as u64);
-                record.bytes(count);
-                this.left = this.left.map(|left| left.saturating_sub(count));
+                record.add_bytes(count);
+                this.remaining = this.remaining.map(|bytes| bytes.saturating_sub(count));
                 // The library stops polling when the announced length has been sent.
-                if this.left == Some(0) {
-                    record.complete();
+                if this.remaining == Some(0) {
+                    record.note_complete();
                 }
             }
             Some(Err(_)) => {}
@@ -441,7 +446,7 @@ impl Body for RecordedBody {
     /// END_STREAM is set on the last DATA frame (RFC 9113 section 6.1) instead of an additional
     /// empty one.
     fn is_end_stream(&self) -> bool {
-        self.left == Some(0) && !self.trailers || self.body.is_end_stream()
+        self.remaining == Some(0) && !self.trailers || self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -451,12 +456,12 @@ impl Body for RecordedBody {
 
 impl Drop for RecordedBody {
     fn drop(&mut self) {
-        self.offer(false);
+        self.set_unsent(false);
     }
 }
 
-/// Copies a client's text for the access log or a span, which wait in queues.
-fn copied(text: &str) -> String {
+/// Copies a client's text for the access log or a span, up to a maximum length.
+fn copy_truncated(text: &str) -> String {
     let mut end = text.len().min(MAX_COPIED_BYTES);
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -489,7 +494,7 @@ mod tests {
         for (text, length) in
             [("/", 1), (&"x".repeat(5000), 4096), (&"\u{20ac}".repeat(5000), 4095)]
         {
-            let copy = copied(text);
+            let copy = copy_truncated(text);
             assert_eq!(copy.len(), length);
             assert!(text.starts_with(&copy));
         }

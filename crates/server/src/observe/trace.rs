@@ -33,7 +33,7 @@ pub(crate) struct UpstreamNotes(Arc<Mutex<Option<UpstreamWork>>>);
 #[derive(Clone, Debug)]
 pub(crate) struct UpstreamWork {
     pub(crate) started_at: Instant,
-    pub(crate) ended: Instant,
+    pub(crate) ended_at: Instant,
     /// The server of the last attempt.
     pub(crate) server: String,
     /// Its response's status; `None` if it did not respond.
@@ -54,17 +54,17 @@ impl Tracer {
     /// Starts the trace of a request with these fields. Continues the client's trace if the
     /// configuration trusts clients.
     pub(crate) fn start(&self, headers: Option<&HeaderMap>) -> RequestTrace {
-        let theirs = headers.filter(|_| self.settings.trust_traceparent).and_then(|headers| {
+        let continued = headers.filter(|_| self.settings.trust_traceparent).and_then(|headers| {
             TraceContext::from_traceparent(headers.get(TRACEPARENT)?.to_str().ok()?)
         });
         let context =
-            theirs.unwrap_or_else(|| TraceContext::new_root(self.settings.traces_sampled));
+            continued.unwrap_or_else(|| TraceContext::new_root(self.settings.traces_sampled));
         RequestTrace { context, upstream: SpanId::random(), spans: Vec::new() }
     }
 
     /// Sets the trace fields of a request to the upstream. An untrusted client's fields are not
     /// forwarded.
-    pub(crate) fn pass_on(&self, traceparent: &str, headers: &mut HeaderMap) {
+    pub(crate) fn set_fields(&self, traceparent: &str, headers: &mut HeaderMap) {
         if !self.settings.trust_traceparent {
             headers.remove(TRACESTATE);
         }
@@ -74,7 +74,7 @@ impl Tracer {
     }
 
     /// Exports a request's spans.
-    pub(crate) fn take(&self, trace: RequestTrace) {
+    pub(crate) fn export(&self, trace: RequestTrace) {
         trace.spans.into_iter().for_each(|span| self.send(span));
     }
 
@@ -114,23 +114,23 @@ impl RequestTrace {
         self.context.sampled
     }
 
-    /// Adds a part of the work.
-    pub(crate) fn part(
+    /// Adds a span for a part of the work. `annotate`: adds its attributes.
+    pub(crate) fn add_span(
         &mut self,
         name: &'static str,
         times: (Instant, Instant),
-        shape: impl FnOnce(Span) -> Span,
+        annotate: impl FnOnce(Span) -> Span,
     ) {
         if self.is_sampled() {
             let times = (system_time(times.0), system_time(times.1));
-            self.spans.push(shape(Span::part(&self.context, name, times)));
+            self.spans.push(annotate(Span::part(&self.context, name, times)));
         }
     }
 
-    /// Adds the upstream's work.
-    pub(crate) fn upstream(&mut self, work: &UpstreamWork) {
+    /// Adds the span of the upstream's work.
+    pub(crate) fn add_upstream(&mut self, work: &UpstreamWork) {
         let id = self.upstream;
-        self.part("upstream", (work.started_at, work.ended), |mut span| {
+        self.add_span("upstream", (work.started_at, work.ended_at), |mut span| {
             (span.id, span.kind) = (id, SpanKind::Client);
             let failed = work.status.is_none_or(|status| status >= 500);
             span.status = if failed { SpanStatus::Error } else { SpanStatus::Unset };
@@ -145,17 +145,17 @@ impl RequestTrace {
     }
 
     /// Adds the request's own span.
-    pub(crate) fn whole(
+    pub(crate) fn add_request(
         &mut self,
         name: String,
         started_at: Instant,
-        shape: impl FnOnce(Span) -> Span,
+        annotate: impl FnOnce(Span) -> Span,
     ) {
         let (id, parent) = (self.context.span, self.context.parent);
-        self.part("request", (started_at, Instant::now()), |mut span| {
+        self.add_span("request", (started_at, Instant::now()), |mut span| {
             (span.id, span.parent, span.kind) = (id, parent, SpanKind::Server);
             span.name = name.into();
-            shape(span)
+            annotate(span)
         });
     }
 }
@@ -169,8 +169,8 @@ impl Observer for UpstreamNotes {
             Some(earlier) => (earlier.started_at, earlier.attempts + 1),
             None => (attempt.started, 1),
         };
-        let (ended, server) = (Instant::now(), server.to_owned());
-        *notes = Some(UpstreamWork { started_at, ended, server, status, attempts });
+        let (ended_at, server) = (Instant::now(), server.to_owned());
+        *notes = Some(UpstreamWork { started_at, ended_at, server, status, attempts });
     }
 }
 
@@ -182,8 +182,8 @@ impl UpstreamNotes {
 }
 
 impl UpstreamWork {
-    pub(crate) fn time(&self) -> Duration {
-        self.ended.duration_since(self.started_at)
+    pub(crate) fn duration(&self) -> Duration {
+        self.ended_at.duration_since(self.started_at)
     }
 }
 

@@ -7,7 +7,7 @@ use http::HeaderMap;
 
 /// The client's address: that of the connection, or if this is a trusted proxy, the last address in
 /// `X-Forwarded-For` that is not one. Each proxy appends the address that it was connected from, so
-/// everything before an address that is not trusted may be invented.
+/// everything before an address that is not trusted may be forged.
 ///
 /// The port is unknown, 0, if it is not the connection's address.
 pub(crate) fn of_request(
@@ -34,7 +34,7 @@ pub(crate) fn of_request(
     client
 }
 
-/// An address, possibly with a port, and then IPv6 in brackets.
+/// An address, possibly with a port. IPv6 with a port is in brackets.
 fn address(text: &str) -> Option<IpAddr> {
     let bare = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
     let with_port = || Some(text.parse::<SocketAddr>().ok()?.ip());
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_trusted_proxies_append_counts() {
+    fn only_addresses_that_trusted_proxies_append_count() {
         let trusted = ["10.0.0.0/8", "2001:db8::/32"].map(|network| network.parse().unwrap());
         let proxy = "[::ffff:10.0.0.1]:7";
         for (connection, fields, expected) in [
@@ -61,7 +61,7 @@ mod tests {
             (proxy, &["198.51.100.7, unknown, 10.0.0.2"], "10.0.0.2:0"),
             (proxy, &["unknown"], proxy),
             (proxy, &[], proxy),
-            // Not a proxy: whatever it says is its own invention.
+            // The field of a client that is not a trusted proxy is ignored.
             ("203.0.113.1:9", &["198.51.100.7"], "203.0.113.1:9"),
         ] {
             let name = HeaderName::from_static("x-forwarded-for");

@@ -35,7 +35,7 @@ pub(crate) struct ReadySite {
 /// A route that is ready to serve.
 pub(crate) struct ReadyRoute {
     handler: Handler,
-    /// `None` if there are none, as usual.
+    /// `None` for most routes.
     guards: Option<Box<Guards>>,
     rules: RouteRules,
     fields: ResponseFields,
@@ -154,7 +154,7 @@ impl ReadyRoute {
         let response = match &self.handler {
             Handler::Files(files) => match discard(request, context.body_timeout).await {
                 Some(request) => {
-                    context.record.executed(true);
+                    context.record.set_executed(true);
                     files.respond(request).await
                 }
                 None => plain(StatusCode::BAD_REQUEST),
@@ -181,8 +181,8 @@ impl ReadyRoute {
         };
         let mut response = self.with_fields(response);
         if let Some(accepted) = accepted {
-            let fits = |bytes| context.record.fits_more(bytes);
-            response = Box::pin(accepted.compress(response, fits)).await;
+            let reserve_memory = |bytes| context.record.reserve_memory(bytes);
+            response = Box::pin(accepted.compress(response, reserve_memory)).await;
         }
         Some(response)
     }
@@ -212,10 +212,8 @@ impl Handler {
             Action::Status(status) => Self::Status(*status),
         })
     }
-}
 
-impl Handler {
-    /// Whether it replaces the route's path in requests. It has to be sure then what that path is.
+    /// Whether it replaces the route's path in requests, which must not be ambiguous then.
     fn rewrites(&self) -> bool {
         match self {
             Self::Proxy(proxy) => proxy.rewrites(),
@@ -226,8 +224,8 @@ impl Handler {
 }
 
 fn duplicate_route(site: &Site, route: &Route) -> ServerError {
-    let of = site.names.first().map(|name| format!(" of site {name}")).unwrap_or_default();
-    ServerError::setting(format!("two routes{of} have the path {:?}; remove one", route.path))
+    let of_site = site.names.first().map(|name| format!(" of site {name}")).unwrap_or_default();
+    ServerError::setting(format!("two routes{of_site} have the path {:?}; remove one", route.path))
 }
 
 #[cfg(test)]

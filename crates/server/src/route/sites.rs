@@ -93,12 +93,12 @@ impl Sites {
         };
         let mut found = SiteMatch::in_site(site, request.uri().path());
         // A whole URL is sent to a proxy, and this server is not a proxy for unknown names.
-        let elsewhere = validation::is_absolute(request)
+        let names_other_host = validation::is_absolute(request)
             && host.as_deref().is_some_and(|host| {
                 self.names.get(host).is_none()
                     && !presented.server_name.is_some_and(|name| name.eq_ignore_ascii_case(host))
             });
-        if elsewhere || requested != self.index(presented.server_name) {
+        if names_other_host || requested != self.index(presented.server_name) {
             // RFC 9110 section 7.4: a client may use one connection for all names that its
             // certificate covers, and for no others.
             let identity = presented.identities.for_name(presented.server_name);

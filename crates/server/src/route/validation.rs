@@ -40,7 +40,7 @@ pub(crate) fn refusal(status: StatusCode, version: Version) -> Response<Response
 /// elsewhere.)
 fn target<B>(request: &Request<B>) -> Result<(), StatusCode> {
     let uri = request.uri();
-    let of_form = match (uri.scheme_str(), uri.path()) {
+    let is_valid = match (uri.scheme_str(), uri.path()) {
         _ if request.method() == Method::CONNECT => true,
         (_, "*") => request.method() == Method::OPTIONS,
         (Some("http" | "https"), path) => path.starts_with('/'),
@@ -49,7 +49,7 @@ fn target<B>(request: &Request<B>) -> Result<(), StatusCode> {
             path.starts_with('/') && (uri.authority().is_none() || !is_http1(request.version()))
         }
     };
-    if of_form { Ok(()) } else { Err(StatusCode::BAD_REQUEST) }
+    if is_valid { Ok(()) } else { Err(StatusCode::BAD_REQUEST) }
 }
 
 /// RFC 9112 section 6.1: chunks are decoded here. Another coding would reach the upstream without
@@ -78,8 +78,8 @@ fn is_http1(version: Version) -> bool {
     version <= Version::HTTP_11
 }
 
-/// A request without a host, with several, or with an invalid one (RFC 9112 section 3.2, RFC 9113
-/// section 8.3.1, RFC 9114 section 4.3.1). It gets 400.
+/// The request has no host, several, or an invalid one (RFC 9112 section 3.2, RFC 9113 section
+/// 8.3.1, RFC 9114 section 4.3.1). It gets 400.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadAuthority;
 
@@ -125,7 +125,7 @@ fn without_port(authority: &str) -> Option<&str> {
     let (host, rest) = match authority.strip_prefix('[') {
         Some(inner) => {
             let (host, rest) = inner.split_once(']')?;
-            // `host_name` takes a name with colons for an address.
+            // `normalize_host` takes a name with colons for an address.
             (host.contains(':').then_some(host)?, rest)
         }
         None => match authority.find(':') {
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc9112_6_1_only_chunks_are_taken_apart() {
+    fn rfc9112_6_1_only_chunked_coding_is_supported() {
         for (codings, outcome) in [
             (&["chunked"][..], None),
             (&["CHUNKED"], None),

@@ -46,7 +46,7 @@ struct WantedCertificates {
 pub(crate) enum CertificateChange {
     /// Nothing changes.
     None,
-    /// Another manager takes over; `None`: there are no ACME certificates any more.
+    /// Another manager takes over. `None`: there are no ACME certificates any more.
     Replace(Option<Box<OpenManager>>),
 }
 
@@ -100,9 +100,9 @@ impl AcmeCertificates {
         &self,
         config: &ServerConfig,
     ) -> Result<CertificateChange, ServerError> {
-        let wanted = wanted(config);
-        let kept = self.managed.lock().await.as_ref().map(|managed| managed.wanted.clone());
-        if wanted == kept {
+        let wanted = wanted_certificates(config);
+        let current = self.managed.lock().await.as_ref().map(|managed| managed.wanted.clone());
+        if wanted == current {
             return Ok(CertificateChange::None);
         }
         let Some(wanted) = wanted else { return Ok(CertificateChange::Replace(None)) };
@@ -126,7 +126,7 @@ impl AcmeCertificates {
 }
 
 /// The certificates that a configuration wants from an authority, if any.
-fn wanted(config: &ServerConfig) -> Option<WantedCertificates> {
+fn wanted_certificates(config: &ServerConfig) -> Option<WantedCertificates> {
     let names = config.acme_names();
     let acme = config.acme.clone().filter(|_| !names.is_empty())?;
     Some(WantedCertificates { config: acme, names })
@@ -151,9 +151,9 @@ impl ServerState {
     /// Each site's installed certificate, with the state of its order.
     pub(crate) fn certificates(&self) -> Vec<SiteCertificate> {
         let mut certificates = self.shared.snapshot().certificates.clone();
-        for one in &mut certificates {
-            if let CertificateSource::Acme(state) = &mut one.source {
-                **state = self.acme.state(&one.names).unwrap_or_default();
+        for certificate in &mut certificates {
+            if let CertificateSource::Acme(state) = &mut certificate.source {
+                **state = self.acme.state(&certificate.names).unwrap_or_default();
             }
         }
         certificates
@@ -166,11 +166,11 @@ impl ServerState {
     pub(crate) async fn install_issued(self: &Arc<Self>) -> Result<(), ServerError> {
         let config = self.config.lock().await;
         let (before, states) = (self.shared.snapshot(), self.acme.states());
-        if before.certificates.iter().all(|one| newer(&states, one).is_none()) {
+        if before.certificates.iter().all(|installed| newer(&states, installed).is_none()) {
             return Ok(());
         }
-        let (state, same) = (self.clone(), config.clone());
-        let renew = move || state.builder.with_issued(&before, &same, &states);
+        let (state, unchanged) = (self.clone(), config.clone());
+        let renew = move || state.builder.with_issued(&before, &unchanged, &states);
         let renewed = tokio::task::spawn_blocking(renew).await;
         let snapshot = renewed.map_err(|error| ServerError::Interrupted(error.to_string()))??;
         self.quic_ports.apply_config(snapshot.quic.as_ref(), &config.http3);
@@ -187,8 +187,8 @@ struct ManagedCertificates {
 }
 
 enum ManagerState {
-    /// Contacts nobody yet: the authority validates over connections, which the server does not
-    /// accept yet.
+    /// Has not contacted the authority yet: it validates over connections, which the server does
+    /// not accept yet.
     Open(Box<OpenManager>),
     Running {
         /// Stops the manager when it is dropped.
@@ -199,8 +199,8 @@ enum ManagerState {
 }
 
 impl ServerState {
-    /// Replaces the manager. The snapshot with the certificates that it has restored is built
-    /// before, from [`AcmeCertificates::states_after`].
+    /// Replaces the manager. A reload first builds a snapshot with the certificates that the new
+    /// manager has restored ([`AcmeCertificates::states_after`]).
     pub(crate) async fn replace_manager(self: &Arc<Self>, change: CertificateChange) {
         let CertificateChange::Replace(opened) = change else { return };
         let mut managed = self.acme.managed.lock().await;
@@ -213,32 +213,32 @@ impl ServerState {
         log_certificates(&opened);
         let wanted = opened.wanted.clone();
         let stage = match *self.serving.borrow() {
-            true => self.run(*opened),
+            true => self.start_manager(*opened),
             false => ManagerState::Open(opened),
         };
         *managed = Some(ManagedCertificates { wanted, stage });
     }
 
     /// Starts ordering. Call this once connections are accepted.
-    pub(crate) async fn start_orders(self: &Arc<Self>) {
+    pub(crate) async fn start_acme_orders(self: &Arc<Self>) {
         let mut managed = self.acme.managed.lock().await;
         if let Some(ManagedCertificates { wanted, stage }) = managed.take() {
             let stage = match stage {
-                ManagerState::Open(opened) => self.run(*opened),
-                runs => runs,
+                ManagerState::Open(opened) => self.start_manager(*opened),
+                running => running,
             };
             *managed = Some(ManagedCertificates { wanted, stage });
         }
     }
 
     /// Stops ordering. An unfinished order is left to the next process.
-    pub(crate) async fn stop_orders(&self) {
+    pub(crate) async fn stop_acme_orders(&self) {
         if let Some(managed) = self.acme.managed.lock().await.take() {
             managed.stop().await;
         }
     }
 
-    fn run(self: &Arc<Self>, opened: OpenManager) -> ManagerState {
+    fn start_manager(self: &Arc<Self>, opened: OpenManager) -> ManagerState {
         let OpenManager { manager, states, .. } = opened;
         let (stop, ended) = oneshot::channel::<()>();
         let mut stage = self.shared.shutdown.subscribe();
@@ -266,13 +266,13 @@ impl ManagedCertificates {
     }
 }
 
-/// Installs what a manager publishes, until the manager has ended.
+/// Installs the certificates that a manager publishes, until the manager ends.
 async fn follow(state: Arc<ServerState>, mut states: watch::Receiver<Vec<CertificateState>>) {
     let mut stage = state.shared.shutdown.subscribe();
     let mut failure = None;
     loop {
-        let now = states.borrow_and_update().clone();
-        state.acme.states.store(Arc::new(now));
+        let current = states.borrow_and_update().clone();
+        state.acme.states.store(Arc::new(current));
         let installed = state.install_issued().await;
         let error = installed.as_ref().err().map(ToString::to_string);
         if let (Some(error), true) = (&error, error != failure) {

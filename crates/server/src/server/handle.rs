@@ -69,7 +69,7 @@ impl ServerHandle {
     /// they are now. This does not count as a reload.
     ///
     /// # Errors
-    /// [`ServerError`]. What is in use stays.
+    /// [`ServerError`]: the snapshot in use stays.
     pub(crate) async fn rebuild(&self) -> Result<(), ServerError> {
         self.apply(None).await
     }
@@ -203,8 +203,8 @@ impl ServerHandle {
     /// Takes the strike register over from the process at the other end of `stream`, which calls
     /// [`ServerHandle::hand_off`], and responds to its queries afterwards.
     ///
-    /// Call this between [`Server::bind`] and [`Server::run`]: this process does not know the
-    /// flights that the other one has executed before.
+    /// Call this between [`Server::bind`] and [`Server::run`]: until then, this process does not
+    /// know the flights that the other one has executed.
     ///
     /// # Errors
     /// [`HandoffError`]: the other process keeps the register and continues to serve. This one
@@ -217,7 +217,7 @@ impl ServerHandle {
     /// Waits until the strike register and the UDP sockets belong to this process again, which
     /// happens if the successor dies. Returns immediately if they were not handed over.
     pub async fn wait_until_taken_back(&self) {
-        self.0.shared.gate.without_successor().await;
+        self.0.shared.gate.wait_for_register().await;
         self.0.quic_ports.wait_for_sockets().await;
     }
 
@@ -263,10 +263,10 @@ impl ServerHandle {
         self.0.history.note_reload(error);
     }
 
-    /// Applies a configuration; `None` stands for the one in use.
+    /// Applies a configuration. `None`: the one in use, again.
     async fn apply(&self, config: Option<ServerConfig>) -> Result<(), ServerError> {
         let server = &self.0;
-        // A signal may come before the listeners are open, and this would open them a second time.
+        // A reload before the listeners are open would open them a second time.
         self.wait_until_serving().await;
         // One reload at a time.
         let mut current = server.config.lock().await;
@@ -326,7 +326,7 @@ fn keys(ring: &TicketRing) -> Keys {
     }
 }
 
-/// Whether it is the same store, though its passwords may be new.
+/// Whether both configurations name the same store. Passwords may differ.
 fn is_same_store(old: Option<&StoreConfig>, new: Option<&StoreConfig>) -> bool {
     match (old, new) {
         (Some(old), Some(new)) => old.is_same_store(new),
@@ -334,15 +334,15 @@ fn is_same_store(old: Option<&StoreConfig>, new: Option<&StoreConfig>) -> bool {
     }
 }
 
-/// Whether `[tickets]` is the same, apart from the default of `keys`: a file with a section `[store]`
-/// has another one than a file without.
+/// Whether `[tickets]` is the same. A change of the default of `keys`, which depends on the section
+/// `[store]`, does not count.
 fn has_same_tickets(old: &ServerConfig, new: &ServerConfig) -> bool {
-    let default = |config: &ServerConfig| match &config.store {
+    let default_keys = |config: &ServerConfig| match &config.store {
         Some(_) => KeySource::Process,
         None => KeySource::Punctured,
     };
     let mut tickets = new.tickets.clone();
-    if old.tickets.keys == default(old) && tickets.keys == default(new) {
+    if old.tickets.keys == default_keys(old) && tickets.keys == default_keys(new) {
         tickets.keys = old.tickets.keys.clone();
     }
     old.tickets == tickets

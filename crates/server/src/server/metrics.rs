@@ -26,14 +26,14 @@ impl ServerState {
         let (store, filter) = match self.shared.gate.shared() {
             Some(shared) => {
                 let (store, filter) = shared.statistics();
-                (Some(store_reading(shared, &store)), register(&filter))
+                (Some(store_reading(shared, &store)), register_reading(&filter))
             }
             None => (None, RegisterReading::default()),
         };
         let lost = self.shared.observers.access_log.get().map_or(0, AccessLog::lost);
         Readings {
             early_data_open: snapshot.early_data && self.shared.gate.unavailable().is_none(),
-            register: register(&self.shared.gate.statistics()),
+            register: register_reading(&self.shared.gate.statistics()),
             filter,
             store,
             tickets: self.ring.reading(),
@@ -41,29 +41,29 @@ impl ServerState {
             connections_limit: snapshot.limits.connections,
             upstreams: snapshot.pools.values().map(|pool| proxy::reading(pool.status())).collect(),
             generation: snapshot.number,
-            certificates: certificates(&snapshot.certificates),
-            acme: self.certificates().iter().filter_map(acme).collect(),
+            certificates: certificate_readings(&snapshot.certificates),
+            acme: self.certificates().iter().filter_map(acme_reading).collect(),
             spans: self.shared.observers.tracer.as_ref().and_then(Tracer::reading),
             process: ProcessReading::current(env!("CARGO_PKG_VERSION"), lost),
         }
     }
 }
 
-/// A site without a certificate has a self-signed placeholder, whose expiry says nothing.
-fn certificates(certificates: &[SiteCertificate]) -> Vec<CertificateReading> {
-    let there = certificates.iter().filter(|one| !one.is_missing());
-    let reading = |one: &SiteCertificate| {
-        let (site, source) = (one.site.clone(), one.source.origin());
-        one.not_after.map(|expires| CertificateReading { site, source, expires })
+/// The expiry dates of the certificates, without the placeholders of sites that have none yet.
+fn certificate_readings(certificates: &[SiteCertificate]) -> Vec<CertificateReading> {
+    let installed = certificates.iter().filter(|certificate| !certificate.is_missing());
+    let reading = |certificate: &SiteCertificate| {
+        let (site, source) = (certificate.site.clone(), certificate.source.origin());
+        certificate.not_after.map(|expires| CertificateReading { site, source, expires })
     };
-    there.filter_map(reading).collect()
+    installed.filter_map(reading).collect()
 }
 
-fn acme(one: &SiteCertificate) -> Option<AcmeReading> {
-    let CertificateSource::Acme(state) = &one.source else { return None };
+fn acme_reading(certificate: &SiteCertificate) -> Option<AcmeReading> {
+    let CertificateSource::Acme(state) = &certificate.source else { return None };
     Some(AcmeReading {
-        site: one.site.clone(),
-        missing: one.is_missing(),
+        site: certificate.site.clone(),
+        missing: certificate.is_missing(),
         next_attempt: state.next_attempt,
         last_success: state.last_success,
         consecutive_failures: state.last_error.as_ref().map_or(0, |error| error.consecutive.into()),
@@ -73,7 +73,7 @@ fn acme(one: &SiteCertificate) -> Option<AcmeReading> {
     })
 }
 
-fn register(register: &RegisterStatistics) -> RegisterReading {
+fn register_reading(register: &RegisterStatistics) -> RegisterReading {
     RegisterReading {
         records: register.entries as u64,
         capacity: register.capacity as u64,
@@ -95,11 +95,14 @@ fn store_reading(shared: &SharedRegister, store: &StoreStatistics) -> StoreReadi
         batches: store.batches,
         connections: store.connections,
         claim_times: ClaimTimes {
-            bounds: CLAIM_TIME_BOUNDS.iter().map(|micros| *micros as f64 / MILLION).collect(),
+            bounds: CLAIM_TIME_BOUNDS
+                .iter()
+                .map(|micros| *micros as f64 / MICROS_PER_SECOND)
+                .collect(),
             buckets: store.claim_times.to_vec(),
-            sum: store.claim_micros as f64 / MILLION,
+            sum: store.claim_micros as f64 / MICROS_PER_SECOND,
         },
     }
 }
 
-const MILLION: f64 = 1e6;
+const MICROS_PER_SECOND: f64 = 1e6;

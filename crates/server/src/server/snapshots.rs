@@ -21,7 +21,7 @@ use crate::handshake::tickets::TicketRing;
 use crate::route::Snapshot;
 use crate::route::sites::Sites;
 
-/// Builds snapshots, and holds what outlives them.
+/// Builds snapshots, and holds the state that outlives them.
 pub(crate) struct SnapshotBuilder {
     pub(crate) ring: Arc<TicketRing>,
     /// Address tokens, and the record of spent ones.
@@ -42,14 +42,14 @@ impl SnapshotBuilder {
     /// A builder for a server that listens on `addresses`.
     ///
     /// # Errors
-    /// [`ServerError`] of the self-signed certificate.
+    /// [`ServerError`]: the self-signed certificate cannot be created or saved.
     pub(crate) fn new(
         config: &ServerConfig,
         ring: Arc<TicketRing>,
         addresses: &[SocketAddr],
         challenges: Arc<dyn ChallengeCertificates>,
     ) -> Result<Self, ServerError> {
-        // Made once, so that clients which trust it still do after a reload.
+        // Created once, so that clients that trust it still do after a reload.
         let self_signed = match &config.certificate {
             CertificateSource::Files { .. }
             | CertificateSource::Development
@@ -67,7 +67,7 @@ impl SnapshotBuilder {
         Ok(Self { ring, tokens, self_signed, development, addresses, key_log, challenges })
     }
 
-    /// Each site's certificate, with the site's names. `states`: those of ACME certificates.
+    /// Each site's certificate, with the site's names. `states`: the ACME certificates.
     fn identities(
         &self,
         config: &ServerConfig,
@@ -96,10 +96,10 @@ impl SnapshotBuilder {
         Ok(Identities::new(first, entries.collect::<Result<_, _>>()?)?)
     }
 
-    /// Refuses other settings for the self-signed certificate, which stays the same.
+    /// Refuses changed settings of the self-signed certificate, which is created only once.
     fn check_self_signed(&self, source: &CertificateSource) -> Result<(), ServerError> {
         match (source, &self.self_signed) {
-            (CertificateSource::SelfSigned { .. }, Some((made, _))) if made != source => {
+            (CertificateSource::SelfSigned { .. }, Some((settings, _))) if settings != source => {
                 Err(ServerError::setting(
                     "tls.self_signed and tls.save_self_signed cannot change while the server runs; \
                      restart it",
@@ -143,8 +143,8 @@ impl SnapshotBuilder {
         self.development.get()
     }
 
-    /// Checks a configuration and reads its files. `pools`: those of the previous snapshot.
-    /// `states`: those of ACME certificates.
+    /// Checks a configuration and reads its files. `pools`: the previous snapshot's. `states`: the
+    /// ACME certificates.
     ///
     /// # Errors
     /// [`ServerError`], one sentence with the fix.
@@ -169,7 +169,7 @@ impl SnapshotBuilder {
             Content::PingPong => None,
         };
         let identities = self.identities(config, states)?;
-        self.with(number, config, (sites, pools), identities, states)
+        self.assemble(number, config, (sites, pools), identities, states)
     }
 
     /// A copy of the previous snapshot with newly issued ACME certificates.
@@ -186,11 +186,11 @@ impl SnapshotBuilder {
     ) -> Result<Snapshot, ServerError> {
         let (identities, installed) = (&before.identities, &before.certificates);
         let identities = certificates::with_newer(config, identities, installed, states)?;
-        let kept = (before.sites.clone(), before.pools.clone());
-        self.with(before.number, config, kept, identities, states)
+        let sites_and_pools = (before.sites.clone(), before.pools.clone());
+        self.assemble(before.number, config, sites_and_pools, identities, states)
     }
 
-    fn with(
+    fn assemble(
         &self,
         number: u64,
         config: &ServerConfig,
@@ -199,7 +199,7 @@ impl SnapshotBuilder {
         states: &[CertificateState],
     ) -> Result<Snapshot, ServerError> {
         let acceptor_config = acceptor(config, identities.clone(), self)?;
-        let certificates = certificates::of(config, &identities, states);
+        let certificates = certificates::site_certificates(config, &identities, states);
         let quic = match config.http3.enabled && config.has_tls13() {
             true => {
                 let tls = quic_acceptor(&acceptor_config, &config.content);
@@ -225,8 +225,8 @@ impl SnapshotBuilder {
     }
 }
 
-/// The TLS settings for QUIC. Certificate, ticket ring and key log are shared. BoringSSL sees to it
-/// that a ticket from TCP does not resume over QUIC, nor the other way round.
+/// The TLS settings for QUIC. Certificate, ticket ring and key log are shared. BoringSSL ensures
+/// that a ticket from TCP does not resume over QUIC, or vice versa.
 fn quic_acceptor(config: &AcceptorConfig, content: &Content) -> AcceptorConfig {
     let alpn: &[u8] = match content {
         Content::PingPong => b"firstflight-ping-pong",
@@ -269,28 +269,29 @@ fn acceptor(
     })
 }
 
-/// The sites whose tickets a site accepts, if they are several: those with its certificate and its rules
-/// for early data. Any change of these changes the group, so that no ticket of before is valid for it.
+/// The name of the group of sites that accept each other's tickets: those with the same certificate
+/// files and the same rules for early data. Returns `None` for a site that is alone. The name lists
+/// the sites, so earlier tickets become invalid when a site joins or leaves the group.
 fn ticket_group(site: &Site, sites: &[Site], config: &ServerConfig) -> Option<String> {
     let certificate = |site: &Site| match site.certificate.as_ref().unwrap_or(&config.certificate) {
         files @ CertificateSource::Files { .. } => {
             Some((files.clone(), site.other_certificates.clone()))
         }
-        // They make one for each site.
+        // The other sources have a certificate for each site.
         _ => None,
     };
-    let ours = certificate(site).filter(|_| config.tickets.across_names)?;
-    let same = |other: &&Site| {
-        certificate(other).is_some_and(|theirs| theirs == ours)
+    let own = certificate(site).filter(|_| config.tickets.across_names)?;
+    let is_in_group = |other: &&Site| {
+        certificate(other).is_some_and(|certificate| certificate == own)
             && other.early_rules() == site.early_rules()
     };
-    let names = sites.iter().filter(same).map(|site| site.names.first());
+    let names = sites.iter().filter(is_in_group).map(|site| site.names.first());
     let names: Vec<_> = names.map(|name| name.map_or("", String::as_str)).collect();
     (names.len() > 1).then(|| names.join(" ").to_ascii_lowercase())
 }
 
 /// Reads the ECH keys. Without a certificate for a public name, clients with outdated configurations
-/// cannot learn the present ones (RFC 9849 section 6.1.6).
+/// cannot learn the current ones (RFC 9849 section 6.1.6).
 fn ech_keys(files: &[PathBuf], identities: &Identities) -> Result<Option<EchKeys>, ServerError> {
     let keys: Vec<_> =
         files.iter().map(|file| EchKey::from_file(file)).collect::<Result<_, _>>()?;
@@ -314,7 +315,7 @@ fn site_names(content: &Content) -> impl Iterator<Item = &String> {
     sites.iter().flat_map(|site| &site.names)
 }
 
-/// The names of the sites that no certificate is configured for. Returns `None` if there is no such
+/// The names of the sites without a configured certificate. Returns `None` if there is no such
 /// site.
 fn unconfigured_names(config: &ServerConfig) -> Option<Vec<&String>> {
     if config.certificate != CertificateSource::Development {
@@ -331,8 +332,8 @@ fn unconfigured_names(config: &ServerConfig) -> Option<Vec<&String>> {
     }
 }
 
-/// A key log that TLS has before its file is open: the settings are read with the privileges of the
-/// start, and files are written without them. Ignores lines until it is open.
+/// A key log whose file is opened after the process has dropped its privileges, when TLS is already
+/// configured. Ignores lines until then.
 pub(crate) struct ServerKeyLog {
     path: PathBuf,
     file: OnceLock<KeyLogFile>,

@@ -17,9 +17,9 @@ use tokio::sync::oneshot;
 use crate::support::Client;
 
 /// A certificate that clients can trust explicitly, and its key.
-fn made(name: &str) -> (String, String) {
-    let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
-    (made.cert.pem(), made.signing_key.serialize_pem())
+fn self_signed(name: &str) -> (String, String) {
+    let identity = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+    (identity.cert.pem(), identity.signing_key.serialize_pem())
 }
 
 fn site(dir: &Path, name: &str, certificate: CertificateSource) -> Site {
@@ -36,15 +36,15 @@ fn site(dir: &Path, name: &str, certificate: CertificateSource) -> Site {
 /// `files.test` has its own certificate; the certificate of `issued.test` comes from an authority.
 fn config(dir: &Path) -> ServerConfig {
     let (cert, key) = (dir.join("files.pem"), dir.join("files.key"));
-    let (certificate, secret) = made("files.test");
-    fs::write(&cert, certificate).unwrap();
-    fs::write(&key, secret).unwrap();
+    let (cert_pem, key_pem) = self_signed("files.test");
+    fs::write(&cert, cert_pem).unwrap();
+    fs::write(&key, key_pem).unwrap();
     let files = site(dir, "files.test", CertificateSource::Files { cert, key });
     let issued = site(dir, "issued.test", CertificateSource::Acme);
     let content = Content::Sites(Sites { sites: vec![files, issued], upstreams: BTreeMap::new() });
     let mut config = ServerConfig::new("127.0.0.1:0".parse().unwrap(), content);
     config.acme = Some(AcmeConfig {
-        // Nobody is there.
+        // Nothing listens there.
         directory: "https://127.0.0.1:1/directory".parse().unwrap(),
         terms_agreed: true,
         state: dir.join("acme"),
@@ -65,7 +65,7 @@ async fn response(server: SocketAddr, name: &str, trusted: &Path) -> String {
     machine.handshake().unwrap();
     let flight = machine.outgoing().to_vec();
     machine.sent(flight.len());
-    let mut client = Client { machine, hello: flight.len(), flight };
+    let mut client = Client { machine, hello_length: flight.len(), flight };
     let mut tcp = TcpStream::connect(server).await.unwrap();
     client.handshake(&mut tcp).await;
     client.write(format!("GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n").as_bytes());
@@ -78,7 +78,7 @@ async fn another_sites_broken_files_do_not_delay_a_new_certificate() {
     let dir = home.path();
     let config = config(dir);
     let missing = |server: &Server| -> Vec<bool> {
-        server.handle().certificates().iter().map(|one| one.is_missing()).collect()
+        server.handle().certificates().iter().map(|site| site.is_missing()).collect()
     };
     // Creates the directory for issued certificates.
     let before = Server::bind(config.clone()).await.unwrap();
@@ -89,13 +89,13 @@ async fn another_sites_broken_files_do_not_delay_a_new_certificate() {
     let server = Server::bind(config).await.unwrap();
     let trusted = dir.join("trusted-for-files.pem");
     fs::copy(dir.join("files.pem"), &trusted).unwrap();
-    for gone in ["files.pem", "files.key"] {
-        fs::remove_file(dir.join(gone)).unwrap();
+    for file in ["files.pem", "files.key"] {
+        fs::remove_file(dir.join(file)).unwrap();
     }
     fs::remove_dir_all(dir.join("files.test")).unwrap();
-    let (certificate, key) = made("issued.test");
-    let place = fs::read_dir(dir.join("acme")).unwrap().next().unwrap().unwrap().path();
-    fs::write(place.join("issued.pem"), format!("{key}{certificate}")).unwrap();
+    let (certificate, key) = self_signed("issued.test");
+    let issued_dir = fs::read_dir(dir.join("acme")).unwrap().next().unwrap().unwrap().path();
+    fs::write(issued_dir.join("issued.pem"), format!("{key}{certificate}")).unwrap();
     let issued = dir.join("trusted-for-issued.pem");
     fs::write(&issued, certificate).unwrap();
     server.restore_certificates().await.unwrap();

@@ -1,11 +1,12 @@
 //! Two servers that share a real store and their ticket keys. A flight is executed once over both.
 //! Without the store's reply its early data is refused, and the request runs after the handshake.
 
+use std::time::{Duration, Instant, SystemTime};
+
 use firstflight_config::{Content, KeySource};
 use firstflight_testkit::skipped_without;
 use firstflight_tickets::{KeyFile, Schedule, UnixTime};
 use firstflight_tls::{EarlyData, Session};
-use std::time::{Duration, Instant, SystemTime};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -13,7 +14,7 @@ use tokio::time::timeout;
 use crate::support::cluster::{Cluster, request};
 use crate::support::quic::{Quic, first_visit};
 use crate::support::{
-    Client, RunningServer, TEST_TIMEOUT, executions, full, get, line, lines, replay,
+    Client, RunningServer, TEST_TIMEOUT, executions, fetch, get, line, lines, replay,
     start_upstream, until,
 };
 
@@ -26,8 +27,8 @@ async fn rfc8446_8_2_a_flight_is_executed_once_over_all_nodes() {
     let cluster = Cluster::new();
     let (a, b) = (cluster.node(&upstream).await, cluster.node(&upstream).await);
     for alpn in ["http/1.1", "h2"] {
-        cluster.runs_early(&a, alpn).await;
-        cluster.runs_early(&b, alpn).await;
+        cluster.wait_for_early_data(&a, alpn).await;
+        cluster.wait_for_early_data(&b, alpn).await;
         for round in 0..5 {
             let target = format!("/once?{alpn}.{round}.");
             let session = a.session(alpn).await;
@@ -52,10 +53,13 @@ async fn rfc8446_8_2_a_flight_is_executed_once_over_all_nodes() {
             assert_eq!((executions(&a, &word), executions(&b, &word)), (1, 0), "{word}");
         }
     }
-    let of_b: Vec<_> =
+    let lines_of_b: Vec<_> =
         b.iter().filter(|l| l["target"].as_str().unwrap().contains("/once")).collect();
-    assert_eq!(of_b.len(), 2 * 2 * 5, "the copies got as far as the gate");
-    assert!(of_b.iter().all(|l| l["claim"] == "lost" && l["held"] == "replayed"), "{of_b:?}");
+    assert_eq!(lines_of_b.len(), 2 * 2 * 5, "the copies reached the gate");
+    assert!(
+        lines_of_b.iter().all(|l| l["claim"] == "lost" && l["held"] == "replayed"),
+        "{lines_of_b:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -66,8 +70,8 @@ async fn rfc8470_5_2_an_original_overtaken_by_a_copy_on_another_node_gets_425() 
     let upstream = start_upstream();
     let cluster = Cluster::new();
     let (a, b) = (cluster.node(&upstream).await, cluster.node(&upstream).await);
-    cluster.runs_early(&a, "http/1.1").await;
-    cluster.runs_early(&b, "http/1.1").await;
+    cluster.wait_for_early_data(&a, "http/1.1").await;
+    cluster.wait_for_early_data(&b, "http/1.1").await;
     let session = a.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/overtaken"));
     let copy = replay(b.address, &client.flight).await;
@@ -88,8 +92,8 @@ async fn copies_that_race_the_original_on_both_nodes_are_executed_once_in_total(
     let upstream = start_upstream();
     let cluster = Cluster::new();
     let (a, b) = (cluster.node(&upstream).await, cluster.node(&upstream).await);
-    cluster.runs_early(&a, "http/1.1").await;
-    cluster.runs_early(&b, "http/1.1").await;
+    cluster.wait_for_early_data(&a, "http/1.1").await;
+    cluster.wait_for_early_data(&b, "http/1.1").await;
     for round in 0..20 {
         let word = format!("/race?{round}.");
         let session = a.session("http/1.1").await;
@@ -129,7 +133,7 @@ async fn without_its_store_a_node_refuses_early_data_and_executes_nothing_unreco
     let mut cluster = Cluster::new();
     let node = cluster.node(&upstream).await;
     for alpn in ["http/1.1", "h2"] {
-        cluster.runs_early(&node, alpn).await;
+        cluster.wait_for_early_data(&node, alpn).await;
     }
     let mut sessions = Vec::new();
     for alpn in ["http/1.1", "h2"] {
@@ -158,7 +162,7 @@ async fn without_its_store_a_node_refuses_early_data_and_executes_nothing_unreco
     cluster.store.restart();
     let end = Instant::now() + TEST_TIMEOUT;
     loop {
-        assert!(Instant::now() < end, "the node finds no way back to its store");
+        assert!(Instant::now() < end, "the node does not reconnect to its store");
         let sessions = node.sessions_of("localhost", "http/1.1").await;
         let Some(session) = sessions.iter().find(|session| session.early_data_capable()) else {
             continue;
@@ -169,12 +173,15 @@ async fn without_its_store_a_node_refuses_early_data_and_executes_nothing_unreco
         assert!(["200", "425"].contains(&status), "{response}");
         let log = lines(&node.dir.path().join("access.log"));
         if log.iter().any(|line| line["early_data"] == "store_window") {
-            assert_eq!(status, "200", "the store has the record, though its word does not count");
+            assert_eq!(
+                status, "200",
+                "the store has the record, though its claims do not count yet"
+            );
             break;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    cluster.runs_early(&node, "http/1.1").await;
+    cluster.wait_for_early_data(&node, "http/1.1").await;
     let log = node.stop().await;
     for alpn in ["http/1.1", "h2"] {
         for round in 0..5 {
@@ -191,14 +198,14 @@ async fn without_its_store_a_node_refuses_early_data_and_executes_nothing_unreco
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_frozen_store_times_out_and_then_is_absent_and_nothing_unrecorded_runs() {
+async fn a_frozen_store_times_out_and_then_counts_as_absent_and_nothing_unrecorded_runs() {
     if skipped_without(&["redis-server"]) {
         return;
     }
     let upstream = start_upstream();
     let cluster = Cluster::new().budget(Duration::from_millis(100));
     let node = cluster.node(&upstream).await;
-    cluster.runs_early(&node, "http/1.1").await;
+    cluster.wait_for_early_data(&node, "http/1.1").await;
     let mut sessions = Vec::new();
     for _ in 0..10 {
         sessions.push(node.session("http/1.1").await);
@@ -207,14 +214,14 @@ async fn a_frozen_store_times_out_and_then_is_absent_and_nothing_unrecorded_runs
     for (round, session) in sessions.iter().enumerate() {
         let target = format!("/frozen?{round}.");
         let client = Client::prepare("http/1.1", Some(session), &get(&target));
-        // Nobody knows about the copy, so nobody holds it against the original.
+        // The frozen store has no record of the copy.
         let copy = replay(node.address, &client.flight).await;
         let response = client.run(node.address).await;
         assert!(response.starts_with("HTTP/1.1 425"), "{response}");
         drop(copy);
     }
     cluster.store.thaw();
-    cluster.runs_early(&node, "http/1.1").await;
+    cluster.wait_for_early_data(&node, "http/1.1").await;
     let log = node.stop().await;
     for round in 0..10 {
         let word = format!("/frozen?{round}.");
@@ -227,20 +234,20 @@ async fn a_frozen_store_times_out_and_then_is_absent_and_nothing_unrecorded_runs
 
 /// Each offer of early data would end with a 425, which not all clients repeat.
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8446_4_6_1_tickets_allow_no_early_data_while_the_store_is_away() {
+async fn rfc8446_4_6_1_tickets_allow_no_early_data_while_the_store_is_unreachable() {
     if skipped_without(&["redis-server"]) {
         return;
     }
     let upstream = start_upstream();
     let mut cluster = Cluster::new();
     let node = cluster.node(&upstream).await;
-    cluster.runs_early(&node, "http/1.1").await;
+    cluster.wait_for_early_data(&node, "http/1.1").await;
     let early = node.session("http/1.1").await;
     cluster.store.kill();
     let client = Client::prepare("http/1.1", Some(&early), &get("/early"));
     let response = client.run(node.address).await;
     assert!(response.starts_with("HTTP/1.1 425"), "{response}");
-    // The store is known to be away.
+    // The node knows now that the store is unreachable.
     let sessions = node.sessions_of("localhost", "http/1.1").await;
     assert!(!sessions.iter().any(|session| session.early_data_capable()));
     let mut client = Client::prepare("http/1.1", sessions.first(), b"");
@@ -258,7 +265,7 @@ async fn rfc8446_4_6_1_tickets_allow_no_early_data_while_the_store_is_away() {
     assert!(client.handshake().resumed);
     client.close().await;
     cluster.store.restart();
-    cluster.runs_early(&node, "http/1.1").await;
+    cluster.wait_for_early_data(&node, "http/1.1").await;
     node.stop().await;
 }
 
@@ -271,7 +278,7 @@ async fn a_single_use_ticket_without_its_store_costs_a_full_handshake() {
     let mut cluster = Cluster::new();
     let content = Content::upstream(&upstream.url()).unwrap();
     let node = cluster.start(content, |config| config.tickets.single_use = true).await;
-    cluster.runs_early(&node, "http/1.1").await;
+    cluster.wait_for_early_data(&node, "http/1.1").await;
     let session = node.session("http/1.1").await;
     cluster.store.kill();
     let client = Client::prepare("http/1.1", Some(&session), &get("/single"));
@@ -287,7 +294,8 @@ async fn a_single_use_ticket_without_its_store_costs_a_full_handshake() {
     assert_eq!(line["early_data"], "store_down", "{line}");
 }
 
-/// Here its exact time is not known, and the node that issued it can still open it.
+/// This node does not know the flight's exact time, and the node that issued the ticket can still
+/// open it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flight_on_a_ticket_that_cannot_be_opened_is_recorded_for_the_life_of_a_ticket() {
     if skipped_without(&["redis-server"]) {
@@ -301,20 +309,20 @@ async fn a_flight_on_a_ticket_that_cannot_be_opened_is_recorded_for_the_life_of_
     KeyFile::new(&keys).write_new(Schedule::default(), UnixTime::from(SystemTime::now())).unwrap();
     let content = Content::upstream(&upstream.url()).unwrap();
     let b = cluster.start(content, |config| config.tickets.keys = KeySource::File(keys)).await;
-    cluster.runs_early(&a, "http/1.1").await;
-    cluster.runs_early(&b, "http/1.1").await;
+    cluster.wait_for_early_data(&a, "http/1.1").await;
+    cluster.wait_for_early_data(&b, "http/1.1").await;
     let session = a.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/unopened"));
     let response = client.run(b.address).await;
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
-    let left = cluster.longest_record();
+    let remaining = cluster.longest_record();
     let log = b.stop().await;
     assert_eq!(line(&log, "/unopened")["early_data"], "session_not_resumed");
-    assert!(left >= Schedule::default().lifetime(), "{left:?}");
+    assert!(remaining >= Schedule::default().lifetime(), "{remaining:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reload_takes_new_passwords_of_the_store_and_no_other_store() {
+async fn a_reload_accepts_new_passwords_of_the_store_but_no_other_store() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -339,7 +347,7 @@ async fn a_restarted_node_needs_no_recording_window() {
     let upstream = start_upstream();
     let cluster = Cluster::new();
     let first = cluster.node(&upstream).await;
-    cluster.runs_early(&first, "http/1.1").await;
+    cluster.wait_for_early_data(&first, "http/1.1").await;
     let session = first.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/before"));
     let flight = client.flight.clone();
@@ -347,7 +355,7 @@ async fn a_restarted_node_needs_no_recording_window() {
     first.stop().await;
 
     let second = cluster.node(&upstream).await;
-    cluster.runs_early(&second, "http/1.1").await;
+    cluster.wait_for_early_data(&second, "http/1.1").await;
     drop(replay(second.address, &flight).await);
     let log = second.stop().await;
     assert_eq!(upstream.recorded("/before").len(), 1);
@@ -364,8 +372,8 @@ async fn rfc8446_8_3_a_stale_flight_is_refused_by_tls_and_still_recorded() {
     let upstream = start_upstream();
     let cluster = Cluster::new();
     let (a, b) = (cluster.node(&upstream).await, cluster.node(&upstream).await);
-    cluster.runs_early(&a, "http/1.1").await;
-    cluster.runs_early(&b, "http/1.1").await;
+    cluster.wait_for_early_data(&a, "http/1.1").await;
+    cluster.wait_for_early_data(&b, "http/1.1").await;
     let session = a.session("http/1.1").await.issued_earlier(30).unwrap();
     let client = Client::prepare("http/1.1", Some(&session), &get("/stale"));
     let flight = client.flight.clone();
@@ -388,7 +396,7 @@ async fn a_request_held_by_policy_runs_after_the_handshake() {
     let upstream = start_upstream();
     let cluster = Cluster::new();
     let node = cluster.node(&upstream).await;
-    cluster.runs_early(&node, "http/1.1").await;
+    cluster.wait_for_early_data(&node, "http/1.1").await;
     let session = node.session("http/1.1").await;
     let post = b"POST /pay HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx";
     let client = Client::prepare("http/1.1", Some(&session), post);
@@ -411,8 +419,8 @@ async fn pings_are_claimed_too() {
     let cluster = Cluster::new();
     let a = cluster.start(Content::PingPong, |_| {}).await;
     let b = cluster.start(Content::PingPong, |_| {}).await;
-    cluster.runs_early(&a, "ping-pong").await;
-    cluster.runs_early(&b, "ping-pong").await;
+    cluster.wait_for_early_data(&a, "ping-pong").await;
+    cluster.wait_for_early_data(&b, "ping-pong").await;
     let session = a.session("ping-pong").await;
     let mut client = Client::prepare("ping-pong", Some(&session), b"PING");
     let mut tcp = TcpStream::connect(a.address).await.unwrap();
@@ -445,7 +453,7 @@ async fn sessions(node: &RunningServer, count: usize) -> Vec<Session> {
 /// nor leave, until the server's time limit ends them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flight_whose_handshake_takes_too_long_is_recorded_once_the_store_replies() {
-    // More than commands that reach the store while it is frozen, and run later.
+    // More than the commands that reach the store while it is frozen and run later.
     const FLIGHTS: usize = 12;
     if skipped_without(&["redis-server"]) {
         return;
@@ -456,7 +464,7 @@ async fn a_flight_whose_handshake_takes_too_long_is_recorded_once_the_store_repl
     let limit = Duration::from_secs(3);
     let node = cluster.start(content, |config| config.limits.header_timeout = limit).await;
     let sessions = sessions(&node, FLIGHTS).await;
-    cluster.runs_early(&node, "http/1.1").await;
+    cluster.wait_for_early_data(&node, "http/1.1").await;
     let before = cluster.keys();
     cluster.store.freeze();
     let mut open = Vec::new();
@@ -465,20 +473,21 @@ async fn a_flight_whose_handshake_takes_too_long_is_recorded_once_the_store_repl
         open.push(replay(node.address, &client.flight).await);
     }
     for mut tcp in open {
-        let mut rest = Vec::new();
-        let ended = timeout(TEST_TIMEOUT, tcp.read_to_end(&mut rest)).await;
+        let mut received = Vec::new();
+        let ended = timeout(TEST_TIMEOUT, tcp.read_to_end(&mut received)).await;
         let _ = ended.expect("the server ends the connection");
     }
     cluster.store.thaw();
-    until("all are recorded", || cluster.keys().difference(&before).count() >= FLIGHTS).await;
+    until("all flights are recorded", || cluster.keys().difference(&before).count() >= FLIGHTS)
+        .await;
     node.stop().await;
 }
 
 /// A client whose early data was refused by a frozen store leaves, as Chromium does, and sends its
 /// request on another connection. Copies come when the store replies again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flight_that_its_client_left_is_recorded_once_the_store_replies() {
-    // More than commands that reach the store while it is frozen, and run later.
+async fn a_flight_whose_client_disconnected_is_recorded_once_the_store_replies() {
+    // More than the commands that reach the store while it is frozen and run later.
     const FLIGHTS: usize = 12;
     if skipped_without(&["redis-server"]) {
         return;
@@ -487,7 +496,7 @@ async fn a_flight_that_its_client_left_is_recorded_once_the_store_replies() {
     let cluster = Cluster::new().budget(Duration::from_millis(100));
     let node = cluster.node(&upstream).await;
     let sessions = sessions(&node, FLIGHTS).await;
-    cluster.runs_early(&node, "http/1.1").await;
+    cluster.wait_for_early_data(&node, "http/1.1").await;
     let before = cluster.keys();
     cluster.store.freeze();
     let mut flights = Vec::new();
@@ -495,17 +504,17 @@ async fn a_flight_that_its_client_left_is_recorded_once_the_store_replies() {
         let target = format!("/left/{number}.");
         let client = Client::prepare("http/1.1", Some(session), &get(&target));
         drop(replay(node.address, &client.flight).await);
-        let response = full(node.address, &String::from_utf8(get(&target)).unwrap()).await;
+        let response = fetch(node.address, &String::from_utf8(get(&target)).unwrap()).await;
         assert!(response.starts_with("HTTP/1.1 200"), "{response}");
         flights.push((client.flight, target));
     }
     cluster.store.thaw();
-    // Late records are no fault of the server if copies are too old by then.
+    // On a busy machine the records may come later: then the copies are too old.
     let end = Instant::now() + Duration::from_secs(10);
     while cluster.keys().difference(&before).count() < FLIGHTS && Instant::now() < end {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    cluster.runs_early(&node, "http/1.1").await;
+    cluster.wait_for_early_data(&node, "http/1.1").await;
     let mut open = Vec::new();
     for (flight, _) in &flights {
         open.push(replay(node.address, flight).await);

@@ -8,14 +8,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::{
-    Client, PREFACE, RunningServer, full, get, http2_request, line, process_keys, replay,
+    Client, PREFACE, RunningServer, fetch, get, http2_request, line, process_keys, replay,
     start_upstream,
 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn full_resumed_and_early_requests_are_answered_and_logged() {
     let server = RunningServer::files(|_| {}).await;
-    let response = full(server.address, &String::from_utf8(get("/?full")).unwrap()).await;
+    let response = fetch(server.address, &String::from_utf8(get("/?full")).unwrap()).await;
     assert!(
         response.starts_with("HTTP/1.1 200 OK\r\n") && response.ends_with("hello\n"),
         "{response}"
@@ -63,10 +63,10 @@ async fn an_early_response_does_not_wait_for_the_clients_finished() {
 async fn rfc8470_5_1_early_data_marks_what_is_forwarded_before_completion() {
     let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
-    full(server.address, &String::from_utf8(get("/late")).unwrap()).await;
+    fetch(server.address, &String::from_utf8(get("/late")).unwrap()).await;
     let own = "GET /own HTTP/1.1\r\nHost: h\r\nEarly-Data: 1\r\nEarly-Data: 1\r\n\
                Connection: close, early-data\r\n\r\n";
-    full(server.address, own).await;
+    fetch(server.address, own).await;
     let session = server.session("http/1.1").await;
     Client::prepare("http/1.1", Some(&session), &get("/early")).run(server.address).await;
     let session = server.session("http/1.1").await;
@@ -114,7 +114,7 @@ async fn rfc8470_5_2_a_425_to_a_request_that_this_server_marked_is_retried_after
 
 /// One of two servers reads the request and closes the connection; then each responds 425.
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8470_5_2_what_may_have_run_before_a_425_may_have_run_after_the_retry() {
+async fn rfc8470_5_2_a_request_that_may_have_run_before_a_425_counts_as_executed() {
     let received = Arc::new(AtomicUsize::new(0));
     let mut servers = Vec::new();
     for _ in 0..2 {
@@ -162,7 +162,7 @@ async fn an_early_post_is_held_with_its_body_until_the_handshake_is_complete() {
         "POST /post HTTP/1.1\r\nHost: h\r\nContent-Length: 13000\r\nConnection: close\r\n\r\n{body}"
     );
     let mut client = Client::prepare("http/1.1", Some(&session), post.as_bytes());
-    let mut tcp = replay_as_client(&server, &mut client).await;
+    let mut tcp = start_handshake(&server, &mut client).await;
     let attacker = replay(server.address, &client.flight).await;
     assert!(upstream.recorded("/post").is_empty(), "not before the handshake is complete");
     let response = client.finish(&mut tcp).await;
@@ -180,7 +180,7 @@ async fn an_early_post_is_held_with_its_body_until_the_handshake_is_complete() {
 }
 
 /// Sends a client's flight and feeds it the server's bytes, without letting it respond.
-async fn replay_as_client(server: &RunningServer, client: &mut Client) -> TcpStream {
+async fn start_handshake(server: &RunningServer, client: &mut Client) -> TcpStream {
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
     tcp.write_all(&client.flight).await.unwrap();
     let mut buffer = [0; 4096];
@@ -209,7 +209,7 @@ async fn rfc8470_5_2_an_overtaken_request_gets_425_even_if_the_policy_holds_it()
 async fn rfc8446_8_3_a_stale_flight_is_refused_by_tls_and_its_copies_too() {
     let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, process_keys).await;
-    // By the age that it states, it is fresh in twenty seconds.
+    // By its stated ticket age, the flight is fresh in twenty seconds.
     let session = server.session("http/1.1").await.issued_earlier(20).unwrap();
     let client = Client::prepare("http/1.1", Some(&session), &get("/stale"));
     let flight = client.flight.clone();
@@ -269,7 +269,7 @@ async fn the_policy_holds_by_path_however_the_path_is_spelt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn early_data_off_means_that_the_client_sends_again() {
+async fn with_early_data_disabled_the_client_sends_its_request_again() {
     let server = RunningServer::files(|_| {}).await;
     let session = server.session("http/1.1").await;
     drop(server);
@@ -296,7 +296,7 @@ async fn http2_requests_of_one_flight_run_early_by_one_claim() {
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
     tcp.write_all(&client.flight).await.unwrap();
     // Three responses end with END_STREAM: two files of 6 bytes, and 405 without a body.
-    client.read_until(&mut tcp, |response| ends(response) == 3).await;
+    client.read_until(&mut tcp, |response| count_end_stream(response) == 3).await;
     drop(tcp);
     let log = server.stop().await;
     for (word, status) in [("?a", 200), ("?b", 200), ("?c", 405)] {
@@ -309,7 +309,7 @@ async fn http2_requests_of_one_flight_run_early_by_one_claim() {
 }
 
 /// The number of frames with END_STREAM.
-fn ends(mut frames: &[u8]) -> usize {
+fn count_end_stream(mut frames: &[u8]) -> usize {
     let mut count = 0;
     while let [a, b, c, kind, flags, _, _, _, _, rest @ ..] = frames {
         let length = u32::from_be_bytes([0, *a, *b, *c]) as usize;
@@ -332,7 +332,7 @@ async fn http2_an_early_request_cannot_bypass_the_gate_next_to_later_bytes() {
     let mut client = Client::prepare("h2", Some(&session), &flight);
     // An attacker on the path delays the early data until the client has finished, and delivers it
     // together with what the client sent afterwards.
-    let (hello, early) = client.flight.split_at(client.hello);
+    let (hello, early) = client.flight.split_at(client.hello_length);
     let (copy, early) = (client.flight.clone(), early.to_vec());
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
     tcp.write_all(hello).await.unwrap();
@@ -348,7 +348,7 @@ async fn http2_an_early_request_cannot_bypass_the_gate_next_to_later_bytes() {
     let late = client.machine.outgoing().to_vec();
     client.machine.sent(late.len());
     tcp.write_all(&[early, late].concat()).await.unwrap();
-    client.read_until(&mut tcp, |response| ends(response) == 3).await;
+    client.read_until(&mut tcp, |response| count_end_stream(response) == 3).await;
 
     drop(replay(server.address, &copy).await);
     drop(tcp);
@@ -401,7 +401,7 @@ async fn rfc9113_6_1_a_short_response_ends_on_its_data_and_fits_the_initial_wind
     assert!(count > 10 * 1024, "{count} bytes: the response was not sent in one write");
     assert!(count <= 10 * 1448, "{count} bytes exceed ten segments (RFC 6928)");
     client.machine.feed(&response[..count]);
-    let frames = client.read_until(&mut tcp, |frames| ends(frames) == 1).await;
+    let frames = client.read_until(&mut tcp, |frames| count_end_stream(frames) == 1).await;
     assert!(!frames.windows(9).any(|head| head == [0, 0, 0, 0, 1, 0, 0, 0, 1]), "an empty DATA");
     drop(tcp);
     server.stop().await;

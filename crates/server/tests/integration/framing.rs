@@ -1,4 +1,4 @@
-//! HTTP/1.1 requests whose end servers disagree about, as late and as early data.
+//! HTTP/1.1 requests whose end servers may disagree about, with and without early data.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpListener;
 
-use crate::support::{Client, RunningServer, full, start_upstream, tls};
+use crate::support::{Client, RunningServer, connect_tls, fetch, start_upstream};
 
-const NEXT: &str = "GET /second HTTP/1.1\r\nHost: h\r\n\r\n\
+const FOLLOWING_REQUESTS: &str = "GET /second HTTP/1.1\r\nHost: h\r\n\r\n\
                     GET /third HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
 
 /// Trailer sections with a line that ends in a bare LF.
@@ -25,25 +25,26 @@ const BARE_LF: [&str; 4] = ["\n", "X: a\n\r\n", "X: a\n\n", "X: a\r\n\n"];
 fn chunked(method: &str, trailers: &str) -> String {
     format!(
         "{method} /first HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n\
-         5\r\nhello\r\n0\r\n{trailers}{NEXT}"
+         5\r\nhello\r\n0\r\n{trailers}{FOLLOWING_REQUESTS}"
     )
 }
 
-async fn early(server: &RunningServer, requests: &str) -> String {
+async fn send_early(server: &RunningServer, requests: &str) -> String {
     let session = server.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), requests.as_bytes());
     client.run(server.address).await
 }
 
 #[tokio::test]
-async fn rfc9112_7_1_2_a_bare_lf_in_a_trailer_section_swallows_no_request() {
+async fn rfc9112_7_1_2_a_bare_lf_in_a_trailer_section_smuggles_no_request() {
     let upstream = start_upstream();
     for server in
         [RunningServer::proxy(&upstream, |_| ()).await, RunningServer::files(|_| ()).await]
     {
         for trailers in BARE_LF {
             let requests = chunked("POST", trailers);
-            for response in [full(server.address, &requests).await, early(&server, &requests).await]
+            for response in
+                [fetch(server.address, &requests).await, send_early(&server, &requests).await]
             {
                 assert!(response.starts_with("HTTP/1.1 400 "), "{requests:?}: {response}");
                 assert_eq!(response.matches("HTTP/1.1 ").count(), 1, "{requests:?}: {response}");
@@ -74,7 +75,7 @@ async fn rfc9110_6_5_trailers_follow_a_response_of_known_length() {
     sites.upstreams.values_mut().for_each(|pool| pool.protocol = Protocol::Http2);
     let dir = Arc::new(tempfile::tempdir().unwrap());
     let server = RunningServer::start(dir, content, |_| ()).await;
-    let io = TokioIo::new(tls(server.address, "h2").await);
+    let io = TokioIo::new(connect_tls(server.address, "h2").await);
     let (mut client, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
     tokio::spawn(connection);
@@ -90,7 +91,7 @@ async fn rfc9110_6_5_trailers_follow_a_response_of_known_length() {
 }
 
 #[tokio::test]
-async fn rfc9110_6_4_1_responses_that_have_no_content_have_none_over_any_version() {
+async fn rfc9110_6_4_1_responses_without_content_have_none_in_any_http_version() {
     let server = RunningServer::files(|config| {
         let Content::Sites(sites) = &mut config.content else { panic!("files are a site") };
         for code in [204, 205, 304] {
@@ -99,7 +100,7 @@ async fn rfc9110_6_4_1_responses_that_have_no_content_have_none_over_any_version
         }
     })
     .await;
-    let io = TokioIo::new(tls(server.address, "h2").await);
+    let io = TokioIo::new(connect_tls(server.address, "h2").await);
     let (mut client, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
     tokio::spawn(connection);
@@ -111,21 +112,21 @@ async fn rfc9110_6_4_1_responses_that_have_no_content_have_none_over_any_version
     ] {
         let request = Request::builder().method(method);
         let request = request.uri(format!("https://h{target}")).body(Empty::<Bytes>::new());
-        // This client takes content for an error of the protocol.
+        // This client treats content as a protocol error.
         let response = client.send_request(request.unwrap()).await.unwrap();
         let head = (response.status().as_u16(), response.headers().get(header::CONTENT_LENGTH));
         assert_eq!((head.0, head.1.map(|length| length.to_str().unwrap())), (status, length));
         let body = response.into_body().collect().await.unwrap().to_bytes();
         assert!(body.is_empty(), "{method} {target}: {body:?}");
         let text = format!("{method} {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
-        let response = full(server.address, &text).await.to_ascii_lowercase();
+        let response = fetch(server.address, &text).await.to_ascii_lowercase();
         assert!(response.ends_with("\r\n\r\n"), "{response}");
         let field = response.lines().find_map(|line| line.strip_prefix("content-length: "));
         assert_eq!(field, length, "{response}");
     }
     // RFC 9110 section 15.3.6.
     let text = "GET /205 HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
-    let response = full(server.address, text).await;
+    let response = fetch(server.address, text).await;
     assert!(response.contains("content-length: 0\r\n"), "{response}");
     assert!(response.ends_with("\r\n\r\n"), "{response}");
     server.stop().await;
@@ -136,7 +137,7 @@ async fn rfc9112_7_1_2_requests_after_a_trailer_section_have_their_own_responses
     let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| ()).await;
     let requests = chunked("POST", "X: a\r\nY: b\r\n\r\n");
-    for response in [full(server.address, &requests).await, early(&server, &requests).await] {
+    for response in [fetch(server.address, &requests).await, send_early(&server, &requests).await] {
         assert_eq!(response.matches("HTTP/1.1 200 ").count(), 3, "{response}");
     }
     for word in ["first", "second", "third"] {
@@ -150,7 +151,9 @@ async fn rfc9112_6_1_a_get_keeps_its_body_of_unknown_length() {
     let server = RunningServer::proxy(&upstream, |_| ()).await;
     for method in ["GET", "OPTIONS", "DELETE"] {
         let requests = chunked(method, "\r\n");
-        for response in [full(server.address, &requests).await, early(&server, &requests).await] {
+        for response in
+            [fetch(server.address, &requests).await, send_early(&server, &requests).await]
+        {
             assert_eq!(response.matches("HTTP/1.1 200 ").count(), 3, "{response}");
         }
         let recorded: Vec<_> = upstream

@@ -1,4 +1,4 @@
-//! Clients that close their direction after a request, and clients that send none.
+//! Clients that close their sending direction after a request, and clients that send no request.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -13,14 +13,14 @@ use tokio::time::timeout;
 
 use crate::support::{Client, RunningServer, line, start_upstream};
 
-/// A kept connection: only the client's close ends it.
+/// A request on a persistent connection, which only the client's close ends.
 fn request(target: &str) -> Vec<u8> {
     format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n").into_bytes()
 }
 
 /// Sends requests and close_notify, and a FIN if `fin`. Returns everything up to the server's end,
 /// which has to be a close_notify.
-async fn half_closed(server: &RunningServer, requests: &[u8], fin: bool) -> String {
+async fn send_and_half_close(server: &RunningServer, requests: &[u8], fin: bool) -> String {
     let mut client = Client::prepare("http/1.1", None, b"");
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
     client.handshake(&mut tcp).await;
@@ -30,10 +30,10 @@ async fn half_closed(server: &RunningServer, requests: &[u8], fin: bool) -> Stri
     if fin {
         tcp.shutdown().await.unwrap();
     }
-    responses(&mut client, &mut tcp).await
+    read_responses(&mut client, &mut tcp).await
 }
 
-async fn responses(client: &mut Client, tcp: &mut TcpStream) -> String {
+async fn read_responses(client: &mut Client, tcp: &mut TcpStream) -> String {
     let (mut response, mut buffer) = (Vec::new(), vec![0; 16 * 1024]);
     loop {
         match client.machine.read(&mut buffer).unwrap() {
@@ -56,11 +56,11 @@ async fn rfc8446_6_1_a_client_that_has_closed_its_direction_gets_its_responses()
     let server = RunningServer::proxy(&upstream, |_| {}).await;
     for fin in [false, true] {
         // Half a second, so the server sees the end while it waits for the upstream.
-        let response = half_closed(&server, &request(&format!("/slow?{fin}")), fin).await;
+        let response = send_and_half_close(&server, &request(&format!("/slow?{fin}")), fin).await;
         assert!(response.starts_with("HTTP/1.1 200"), "{response:?}");
     }
     let two = [request("/slow?one"), request("/slow?two")].concat();
-    let responses = half_closed(&server, &two, true).await;
+    let responses = send_and_half_close(&server, &two, true).await;
     assert_eq!(responses.matches("HTTP/1.1 200").count(), 2, "{responses:?}");
     let log = server.stop().await;
     for target in ["/slow?false", "/slow?true", "/slow?one", "/slow?two"] {
@@ -68,7 +68,7 @@ async fn rfc8446_6_1_a_client_that_has_closed_its_direction_gets_its_responses()
     }
 }
 
-/// Its Finished and its close_notify come in one segment.
+/// The client's Finished and close_notify come in one segment.
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8446_6_1_a_held_request_of_a_client_that_closes_after_its_finished_gets_its_response() {
     let upstream = start_upstream();
@@ -85,7 +85,7 @@ async fn rfc8446_6_1_a_held_request_of_a_client_that_closes_after_its_finished_g
     }
     client.machine.close().unwrap();
     client.send(&mut tcp).await;
-    let response = responses(&mut client, &mut tcp).await;
+    let response = read_responses(&mut client, &mut tcp).await;
     assert!(response.starts_with("HTTP/1.1 200"), "{response:?}");
     let log = server.stop().await;
     assert_eq!(line(&log, "/slow")["held"], "policy");
@@ -94,13 +94,13 @@ async fn rfc8446_6_1_a_held_request_of_a_client_that_closes_after_its_finished_g
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8446_6_1_a_large_response_to_a_half_closed_client_is_whole() {
     let server = RunningServer::files(|_| {}).await;
-    let response = half_closed(&server, &request("/big"), true).await;
+    let response = send_and_half_close(&server, &request("/big"), true).await;
     let (_, body) = response.split_once("\r\n\r\n").expect("the header section ends");
     assert_eq!(body.len(), 1 << 20);
     server.stop().await;
 }
 
-/// The upstream takes half a second, longer than the connection may be without progress.
+/// The upstream takes half a second, longer than a connection may be without progress.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_half_closed_connection_without_progress_is_closed() {
     let upstream = start_upstream();
@@ -118,7 +118,7 @@ async fn a_half_closed_connection_without_progress_is_closed() {
     server.stop().await;
 }
 
-/// A body that ends early is no request.
+/// An incomplete header section is no request.
 #[tokio::test(flavor = "multi_thread")]
 async fn half_a_request_and_close_notify_execute_nothing() {
     let upstream = start_upstream();
@@ -161,7 +161,7 @@ async fn gnutls_cli_reading_from_a_pipe_gets_its_response() {
     server.stop().await;
 }
 
-/// As `gnutls-cli --waitresumption`, and as a browser that connects ahead.
+/// `gnutls-cli --waitresumption` and browsers that connect in advance need this.
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8446_4_6_1_tickets_come_without_a_request() {
     let server = RunningServer::files(|_| {}).await;
@@ -182,7 +182,7 @@ async fn rfc8446_4_6_1_tickets_come_without_a_request() {
             sessions += client.machine.take_sessions().len();
         }
         if alpn == "http/1.1" {
-            // And the connection serves on.
+            // The connection continues to serve.
             client.write(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
             assert!(client.finish(&mut tcp).await.starts_with("HTTP/1.1 200"));
         }

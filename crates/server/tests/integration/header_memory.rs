@@ -48,6 +48,6 @@ async fn incomplete_heads_hold_no_more_memory_than_the_limit() {
             }
         }
     };
-    timeout(TEST_TIMEOUT, served).await.expect("all of it is free again");
+    timeout(TEST_TIMEOUT, served).await.expect("the memory is free again");
     server.stop().await;
 }

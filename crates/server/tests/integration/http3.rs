@@ -93,12 +93,12 @@ async fn ten_kilobytes_arrive_in_the_servers_first_flight() {
     // The whole response arrives, with a ticket and a token, although the server receives nothing
     // after the client's first flight. (A test in the quic crate shows with a simulated clock that
     // it is sent immediately.)
-    relay.until_down(10 * 1024 + 1500).await;
+    relay.wait_for_server_bytes(10 * 1024 + 1500).await;
     relay.drop_client_datagrams(true);
     relay.release_server_datagrams().await;
     assert_eq!(reply(stream).await.unwrap().body.len(), 10 * 1024);
     client.remember().await;
-    let down = relay.down();
+    let down = relay.server_datagrams();
     let bytes = down.iter().map(Vec::len).sum::<usize>();
     assert!(bytes < 14_720 && down.iter().all(|datagram| datagram.len() <= 1200), "{bytes}");
     relay.drop_client_datagrams(false);
@@ -116,8 +116,8 @@ async fn a_response_arrives_although_packets_of_the_handshake_are_lost() {
     relay.hold_server_datagrams();
     let mut client = Quic::connect(relay.address, remembered).await;
     let stream = client.send_head(request(Method::GET, "/?lost"), true).await;
-    relay.until_down(2000).await;
-    relay.drop_delayed();
+    relay.wait_for_server_bytes(2000).await;
+    relay.drop_held_server_datagrams();
     assert_eq!(&reply(stream).await.unwrap().body[..], b"hello\n");
     client.close().await;
     let log = server.stop().await;

@@ -1,5 +1,5 @@
-//! Requests with an idempotency key or a nonce run once, whatever their client and an attacker send
-//! again.
+//! Requests with an idempotency key or a nonce run once, however often their client or an attacker
+//! sends them.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::cluster::Cluster;
 use crate::support::{
-    Client, RunningServer, TEST_TIMEOUT, executions, full, line, process_keys, replay,
+    Client, RunningServer, TEST_TIMEOUT, executions, fetch, line, process_keys, replay,
     start_upstream,
 };
 
-/// Routes all requests to the upstream by these rules.
-fn by(rules: EarlyRules) -> impl FnOnce(&mut ServerConfig) {
+/// Applies these rules to all requests.
+fn with_rules(rules: EarlyRules) -> impl FnOnce(&mut ServerConfig) {
     move |config| {
         let Content::Sites(sites) = &mut config.content else { panic!("sites") };
         sites.sites[0].routes[0].early = rules;
     }
 }
 
-fn keys() -> EarlyRules {
+fn key_rules() -> EarlyRules {
     EarlyRules {
         idempotency_key: Some(Duration::from_secs(3600)),
         flight_header: Some(HeaderName::from_static("flight-id")),
@@ -50,7 +50,7 @@ fn status(response: &str) -> &str {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_post_with_a_key_runs_early_and_once() {
     let upstream = start_upstream();
-    let server = RunningServer::proxy(&upstream, by(keys())).await;
+    let server = RunningServer::proxy(&upstream, with_rules(key_rules())).await;
     let session = server.session("http/1.1").await;
     let request = post("/pay", "Idempotency-Key: \"a\"\r\nFlight-Id: forged");
     let mut client = Client::prepare("http/1.1", Some(&session), &request);
@@ -62,7 +62,7 @@ async fn a_post_with_a_key_runs_early_and_once() {
     let response = client.finish(&mut tcp).await;
     assert_eq!(status(&response), "200", "{response}");
     // The client did not get the response and sends the request again.
-    let response = full(server.address, &text(request.clone())).await;
+    let response = fetch(server.address, &text(request.clone())).await;
     assert_eq!(status(&response), "409", "{response}");
     assert!(response.contains("application/problem+json"), "{response}");
     let session = server.session("http/1.1").await;
@@ -76,7 +76,7 @@ async fn a_post_with_a_key_runs_early_and_once() {
     assert!(id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
     // Another key is another request, and a late request has no flight.
     let other = text(post("/pay", "Idempotency-Key: \"b\"\r\nFlight-Id: forged"));
-    assert_eq!(status(&full(server.address, &other).await), "200");
+    assert_eq!(status(&fetch(server.address, &other).await), "200");
     assert!(!upstream.recorded("/pay")[1].headers.contains_key("flight-id"));
     let log = server.stop().await;
     assert_eq!(executions(&log, "/pay"), 2);
@@ -85,7 +85,7 @@ async fn a_post_with_a_key_runs_early_and_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_post_without_a_valid_key_waits() {
     let upstream = start_upstream();
-    let server = RunningServer::proxy(&upstream, by(keys())).await;
+    let server = RunningServer::proxy(&upstream, with_rules(key_rules())).await;
     let long = format!("Idempotency-Key: {}", "k".repeat(256));
     for (target, field, expected) in
         [("/none", "X: y", "200"), ("/long", &long, "400"), ("/empty", "Idempotency-Key:", "400")]
@@ -106,7 +106,7 @@ async fn a_post_without_a_valid_key_waits() {
 async fn rfc8446_8_early_data_that_was_refused_and_sent_again_runs_once() {
     let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |config| {
-        by(keys())(config);
+        with_rules(key_rules())(config);
         process_keys(config);
     })
     .await;
@@ -117,7 +117,7 @@ async fn rfc8446_8_early_data_that_was_refused_and_sent_again_runs_once() {
     let response = client.run(server.address).await;
     assert_eq!(status(&response), "200", "{response}");
     drop(replay(server.address, &flight).await);
-    assert_eq!(status(&full(server.address, &text(request)).await), "409");
+    assert_eq!(status(&fetch(server.address, &text(request)).await), "409");
     let log = server.stop().await;
     assert_eq!((upstream.recorded("/again").len(), executions(&log, "/again")), (1, 1));
     assert!(log.iter().any(|line| line["early_data"] == "age"));
@@ -128,10 +128,10 @@ async fn the_key_of_a_request_that_was_not_sent_can_be_used_again() {
     // No server listens there.
     let dir = std::sync::Arc::new(tempfile::tempdir().unwrap());
     let content = Content::upstream(&format!("http://127.0.0.1:{}", free_port())).unwrap();
-    let server = RunningServer::start(dir, content, by(keys())).await;
+    let server = RunningServer::start(dir, content, with_rules(key_rules())).await;
     let request = text(post("/pay", "Idempotency-Key: u"));
     for _ in 0..2 {
-        let response = full(server.address, &request).await;
+        let response = fetch(server.address, &request).await;
         assert!(["502", "503"].contains(&status(&response)), "{response}");
     }
     let log = server.stop().await;
@@ -144,7 +144,7 @@ async fn a_used_key_gets_the_routes_limits_and_fields() {
     let server = RunningServer::proxy(&upstream, |config| {
         let Content::Sites(sites) = &mut config.content else { panic!("sites") };
         let route = &mut sites.sites[0].routes[0];
-        route.early = keys();
+        route.early = key_rules();
         route.rate_limit =
             Some(RateLimit { requests: 2, per: Duration::from_secs(3600), burst: None });
         route.headers = vec![(HeaderName::from_static("x-a"), HeaderValue::from_static("b"))];
@@ -152,7 +152,7 @@ async fn a_used_key_gets_the_routes_limits_and_fields() {
     .await;
     let request = text(post("/pay", "Idempotency-Key: l"));
     for expected in ["200", "409", "429", "429"] {
-        let response = full(server.address, &request).await;
+        let response = fetch(server.address, &request).await;
         assert_eq!(status(&response), expected, "{response}");
         assert!(response.contains("x-a: b\r\n"), "{response}");
     }
@@ -165,7 +165,7 @@ async fn a_nonce_can_be_used_once() {
     let nonce =
         Nonce { header: HeaderName::from_static("x-nonce"), lifetime: Duration::from_secs(60) };
     let rules = EarlyRules { nonce: Some(nonce), ..EarlyRules::default() };
-    let server = RunningServer::proxy(&upstream, by(rules)).await;
+    let server = RunningServer::proxy(&upstream, with_rules(rules)).await;
     let get = |target: &str, field: &str| {
         format!("GET {target} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{field}\r\n\r\n")
     };
@@ -176,10 +176,10 @@ async fn a_nonce_can_be_used_once() {
     };
     assert_eq!(early(get("/n?1", "X-Nonce: 1")).await, "200");
     assert_eq!(early(get("/n?1", "X-Nonce: 1")).await, "425");
-    assert_eq!(status(&full(server.address, &get("/n?1", "X-Nonce: 1")).await), "409");
-    // Without a key it may run, but not early.
+    assert_eq!(status(&fetch(server.address, &get("/n?1", "X-Nonce: 1")).await), "409");
+    // A request without a nonce may run, but not early.
     assert_eq!(early(get("/n?2", "X: y")).await, "200");
-    assert_eq!(status(&full(server.address, &get("/n?3", "X: y")).await), "200");
+    assert_eq!(status(&fetch(server.address, &get("/n?3", "X: y")).await), "200");
     let log = server.stop().await;
     assert_eq!(line(&log, "?2")["held"], "policy");
     assert_eq!((upstream.recorded("?1").len(), executions(&log, "?1")), (1, 1));
@@ -193,10 +193,12 @@ async fn a_key_can_be_used_once_on_all_nodes_and_not_without_the_store() {
     let upstream = start_upstream();
     let cluster = Cluster::new();
     let content = || Content::upstream(&upstream.url()).unwrap();
-    let (a, b) =
-        (cluster.start(content(), by(keys())).await, cluster.start(content(), by(keys())).await);
-    cluster.runs_early(&a, "http/1.1").await;
-    cluster.runs_early(&b, "http/1.1").await;
+    let (a, b) = (
+        cluster.start(content(), with_rules(key_rules())).await,
+        cluster.start(content(), with_rules(key_rules())).await,
+    );
+    cluster.wait_for_early_data(&a, "http/1.1").await;
+    cluster.wait_for_early_data(&b, "http/1.1").await;
     let session = a.session("http/1.1").await;
     let request = post("/pay", "Idempotency-Key: n");
     let client = Client::prepare("http/1.1", Some(&session), &request);
@@ -204,19 +206,20 @@ async fn a_key_can_be_used_once_on_all_nodes_and_not_without_the_store() {
     let response = client.run(a.address).await;
     assert_eq!(status(&response), "200", "{response}");
     drop(replay(b.address, &flight).await);
-    assert_eq!(status(&full(b.address, &text(request)).await), "409");
+    assert_eq!(status(&fetch(b.address, &text(request)).await), "409");
     let session = b.session("http/1.1").await;
     let request = post("/pay", "Idempotency-Key: n");
     let response = Client::prepare("http/1.1", Some(&session), &request).run(b.address).await;
     assert_eq!(status(&response), "409", "{response}");
     cluster.store.freeze();
-    let response = full(b.address, &text(post("/pay", "Idempotency-Key: m"))).await;
+    let response = fetch(b.address, &text(post("/pay", "Idempotency-Key: m"))).await;
     assert_eq!(status(&response), "503", "{response}");
     assert!(response.to_ascii_lowercase().contains("retry-after:"), "{response}");
     cluster.store.thaw();
-    // Its claim may have been written nevertheless, and does not keep it from running later.
+    // The frozen store may write the claim nevertheless, which must not keep the request from
+    // running later.
     let later = async {
-        while status(&full(b.address, &text(post("/pay", "Idempotency-Key: m"))).await) != "200" {
+        while status(&fetch(b.address, &text(post("/pay", "Idempotency-Key: m"))).await) != "200" {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
@@ -229,9 +232,9 @@ async fn a_key_can_be_used_once_on_all_nodes_and_not_without_the_store() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8470_5_2_a_key_can_be_used_again_after_the_upstreams_425() {
     let upstream = start_upstream();
-    let server = RunningServer::proxy(&upstream, by(keys())).await;
-    // One without a body could be sent again here. But its handshake may never complete, and its key
-    // would be lost.
+    let server = RunningServer::proxy(&upstream, with_rules(key_rules())).await;
+    // The server could send a request without a body again. But its handshake may never complete,
+    // and its key would be lost.
     let delete = b"DELETE /refuse-early HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\
                    Idempotency-Key: d\r\n\r\n";
     for request in [post("/refuse-early", "Idempotency-Key: e"), delete.to_vec()] {
@@ -239,15 +242,15 @@ async fn rfc8470_5_2_a_key_can_be_used_again_after_the_upstreams_425() {
         let client = Client::prepare("http/1.1", Some(&session), &request);
         let response = client.run(server.address).await;
         assert_eq!(status(&response), "425", "{response}");
-        assert_eq!(status(&full(server.address, &text(request.clone())).await), "200");
-        assert_eq!(status(&full(server.address, &text(request)).await), "409");
+        assert_eq!(status(&fetch(server.address, &text(request.clone())).await), "200");
+        assert_eq!(status(&fetch(server.address, &text(request)).await), "409");
     }
     assert_eq!(upstream.recorded("/refuse-early").len(), 4);
     let log = server.stop().await;
     assert_eq!(executions(&log, "/refuse-early"), 2, "an upstream that responds 425 runs nothing");
 }
 
-/// An upstream that responds to one request, and is gone when it has executed the next one.
+/// An upstream that responds to one request, and disappears after executing the next one.
 async fn start_vanishing_upstream() -> (String, tokio::task::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -274,14 +277,15 @@ async fn the_nonce_of_a_request_that_may_have_been_executed_stays_used() {
     let nonce =
         Nonce { header: HeaderName::from_static("x-nonce"), lifetime: Duration::from_secs(60) };
     let rules = EarlyRules { nonce: Some(nonce), ..EarlyRules::default() };
-    let server = RunningServer::start(dir, Content::upstream(&url).unwrap(), by(rules)).await;
+    let server =
+        RunningServer::start(dir, Content::upstream(&url).unwrap(), with_rules(rules)).await;
     let get =
         |field: &str| format!("GET /n HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{field}\r\n\r\n");
-    assert_eq!(status(&full(server.address, &get("X: y")).await), "200");
+    assert_eq!(status(&fetch(server.address, &get("X: y")).await), "200");
     // A safe request is sent again, over a new connection, which is refused.
-    assert_eq!(status(&full(server.address, &get("X-Nonce: 1")).await), "502");
+    assert_eq!(status(&fetch(server.address, &get("X-Nonce: 1")).await), "502");
     serving.await.unwrap();
-    assert_eq!(status(&full(server.address, &get("X-Nonce: 1")).await), "409");
+    assert_eq!(status(&fetch(server.address, &get("X-Nonce: 1")).await), "409");
     let log = server.stop().await;
     assert_eq!(executions(&log, "/n"), 2);
 }
@@ -301,7 +305,7 @@ async fn no_copy_is_executed_after_a_reload_of_the_policy() {
             Client::prepare("http/1.1", Some(&session), &post(&format!("/{word}/1"), "X: y"));
         let flight = client.flight.clone();
         assert_eq!(status(&client.run(server.address).await), "200");
-        // This one is overtaken before the reload, and comes after it.
+        // This flight is overtaken before the reload, and arrives after it.
         let session = server.session("http/1.1").await;
         let late =
             Client::prepare("http/1.1", Some(&session), &post(&format!("/{word}/2"), "X: y"));

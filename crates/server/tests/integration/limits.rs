@@ -12,17 +12,17 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 use crate::support::{
-    Client, RunningServer, TEST_TIMEOUT, full, get, line, process_keys, start_upstream,
+    Client, RunningServer, TEST_TIMEOUT, fetch, get, line, process_keys, start_upstream,
 };
 
-const SHORT: Duration = Duration::from_millis(600);
+const SHORT_TIMEOUT: Duration = Duration::from_millis(600);
 
 fn text(request: Vec<u8>) -> String {
     String::from_utf8(request).unwrap()
 }
 
 /// Reads until the server closes, cleanly or not.
-async fn closes(tcp: &mut TcpStream) {
+async fn wait_for_close(tcp: &mut TcpStream) {
     let mut buffer = [0; 4096];
     let closing = async { while !matches!(tcp.read(&mut buffer).await, Ok(0) | Err(_)) {} };
     timeout(TEST_TIMEOUT, closing).await.expect("the server closes");
@@ -41,9 +41,9 @@ async fn random_bytes_instead_of_a_client_hello_are_closed() {
     for start in [&b""[..], &[0x16, 3, 1, 0x40, 0], &[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc]] {
         let mut tcp = TcpStream::connect(server.address).await.unwrap();
         let _ = tcp.write_all(&[start, &garbage].concat()).await;
-        closes(&mut tcp).await;
+        wait_for_close(&mut tcp).await;
     }
-    let response = full(server.address, &text(get("/"))).await;
+    let response = fetch(server.address, &text(get("/"))).await;
     assert!(response.starts_with("HTTP/1.1 200"), "it serves on: {response}");
     server.stop().await;
 }
@@ -51,8 +51,8 @@ async fn random_bytes_instead_of_a_client_hello_are_closed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_handshakes_heads_and_idle_connections_are_closed() {
     let server = RunningServer::files(|config| {
-        config.limits.header_timeout = SHORT;
-        config.limits.idle_timeout = SHORT;
+        config.limits.header_timeout = SHORT_TIMEOUT;
+        config.limits.idle_timeout = SHORT_TIMEOUT;
     })
     .await;
     // No bytes at all, and half a ClientHello.
@@ -60,7 +60,7 @@ async fn slow_handshakes_heads_and_idle_connections_are_closed() {
     for part in [&b""[..], &hello[..hello.len() / 2]] {
         let mut tcp = TcpStream::connect(server.address).await.unwrap();
         tcp.write_all(part).await.unwrap();
-        closes(&mut tcp).await;
+        wait_for_close(&mut tcp).await;
     }
     // No request, half a head, no second request, half a second head.
     let kept = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
@@ -70,7 +70,7 @@ async fn slow_handshakes_heads_and_idle_connections_are_closed() {
         client.handshake(&mut tcp).await;
         client.write(request);
         client.send(&mut tcp).await;
-        closes(&mut tcp).await;
+        wait_for_close(&mut tcp).await;
     }
     // HTTP/2 without a request.
     let mut client = Client::prepare("h2", None, b"");
@@ -78,17 +78,17 @@ async fn slow_handshakes_heads_and_idle_connections_are_closed() {
     client.handshake(&mut tcp).await;
     client.write(crate::support::PREFACE);
     client.send(&mut tcp).await;
-    closes(&mut tcp).await;
+    wait_for_close(&mut tcp).await;
     server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redirecting_connection_has_one_request_and_an_end() {
+async fn a_redirecting_connection_closes_after_one_request_or_a_timeout() {
     let server = RunningServer::files(|config| {
         config.listeners.push(config.listeners[0].clone());
         config.listeners[0].protocol = ListenerProtocol::Redirect;
-        config.limits.header_timeout = SHORT;
-        config.limits.idle_timeout = SHORT;
+        config.limits.header_timeout = SHORT_TIMEOUT;
+        config.limits.idle_timeout = SHORT_TIMEOUT;
     })
     .await;
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
@@ -99,7 +99,7 @@ async fn a_redirecting_connection_has_one_request_and_an_end() {
     assert_eq!(responses.matches("HTTP/1.1 308").count(), 1, "{responses}");
     assert!(responses.contains("connection: close\r\n"), "{responses}");
     let mut silent = TcpStream::connect(server.address).await.unwrap();
-    closes(&mut silent).await;
+    wait_for_close(&mut silent).await;
     server.stop().await;
 }
 
@@ -116,13 +116,13 @@ async fn a_redirecting_connection_without_a_request_does_not_delay_a_stop() {
     timeout(TEST_TIMEOUT / 2, server.stop()).await.expect("it closes at once");
 }
 
-/// A peer that sends pings and reads no responses.
 #[tokio::test(flavor = "multi_thread")]
-async fn pings_whose_responses_nobody_reads_are_not_answered_without_an_end() {
+async fn a_client_that_sends_pings_and_reads_no_responses_is_disconnected() {
     let dir = Arc::new(tempfile::tempdir().unwrap());
-    let server =
-        RunningServer::start(dir, Content::PingPong, |config| config.limits.idle_timeout = SHORT)
-            .await;
+    let server = RunningServer::start(dir, Content::PingPong, |config| {
+        config.limits.idle_timeout = SHORT_TIMEOUT
+    })
+    .await;
     let mut client = Client::prepare("ping-pong", None, b"");
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -145,8 +145,8 @@ async fn pings_whose_responses_nobody_reads_are_not_answered_without_an_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_with_slow_flow_control_is_not_cut_by_header_or_idle_timeout() {
     let server = RunningServer::files(|config| {
-        config.limits.header_timeout = SHORT;
-        config.limits.idle_timeout = SHORT;
+        config.limits.header_timeout = SHORT_TIMEOUT;
+        config.limits.idle_timeout = SHORT_TIMEOUT;
     })
     .await;
     // The library gets the whole response immediately, and considers the request complete.
@@ -161,30 +161,35 @@ async fn a_response_with_slow_flow_control_is_not_cut_by_header_or_idle_timeout(
     client.write(&flight);
     client.send(&mut tcp).await;
     let mut response = Vec::new();
-    for taken in (4000..60_000).step_by(4000) {
+    for received in (4000..60_000).step_by(4000) {
         response.extend(
-            client.read_until(&mut tcp, |more| data(&response) + data(more) >= taken).await,
+            client
+                .read_until(&mut tcp, |more| file_bytes(&response) + file_bytes(more) >= received)
+                .await,
         );
-        // All together takes three times the limit.
-        tokio::time::sleep(SHORT / 4).await;
+        // In total, this takes three times the limit.
+        tokio::time::sleep(SHORT_TIMEOUT / 4).await;
         // WINDOW_UPDATE of 4000.
         client.write(&[0, 0, 4, 8, 0, 0, 0, 0, 1, 0, 0, 0x0f, 0xa0]);
         client.send(&mut tcp).await;
     }
-    response
-        .extend(client.read_until(&mut tcp, |more| data(&response) + data(more) >= 60_000).await);
-    assert!(data(&response) >= 60_000, "{}", data(&response));
+    response.extend(
+        client
+            .read_until(&mut tcp, |more| file_bytes(&response) + file_bytes(more) >= 60_000)
+            .await,
+    );
+    assert!(file_bytes(&response) >= 60_000, "{}", file_bytes(&response));
     server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kept_connection_is_not_cut_by_the_header_timeout() {
-    let server = RunningServer::files(|config| config.limits.header_timeout = SHORT).await;
+    let server = RunningServer::files(|config| config.limits.header_timeout = SHORT_TIMEOUT).await;
     let mut client = Client::prepare("http/1.1", None, b"");
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
     client.handshake(&mut tcp).await;
     // Requests in a row, then a pause that is longer than a head may take.
-    for pause in [SHORT / 4; 8].into_iter().chain([SHORT * 2, Duration::ZERO]) {
+    for pause in [SHORT_TIMEOUT / 4; 8].into_iter().chain([SHORT_TIMEOUT * 2, Duration::ZERO]) {
         client.write(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
         let whole = |response: &[u8]| response.windows(4).any(|bytes| bytes == b"\r\n\r\n");
         let response = client.read_until(&mut tcp, whole).await;
@@ -195,8 +200,9 @@ async fn a_kept_connection_is_not_cut_by_the_header_timeout() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idle_connection_serves_on_after_it_has_given_memory_back() {
-    const GIVEN_BACK: Duration = Duration::from_millis(1300);
+async fn an_idle_connection_serves_requests_after_it_has_released_memory() {
+    // The server releases memory after a second.
+    const IDLE_TIME: Duration = Duration::from_millis(1300);
     let upstream = start_upstream();
     let mut server = RunningServer::proxy(&upstream, |_| ()).await;
     let mut client = Client::prepare("http/1.1", None, b"");
@@ -213,32 +219,33 @@ async fn an_idle_connection_serves_on_after_it_has_given_memory_back() {
             heads.count() == requests.len()
         };
         timeout(TEST_TIMEOUT, client.read_until(&mut tcp, all)).await.expect("all responses");
-        tokio::time::sleep(GIVEN_BACK).await;
+        tokio::time::sleep(IDLE_TIME).await;
     }
-    // A connection without its library closes in an orderly way too.
+    // A connection that has released memory closes cleanly, too.
     server.start_stop();
     let rest = timeout(TEST_TIMEOUT, client.finish(&mut tcp)).await.expect("it closes");
     assert_eq!(rest, "");
     server.stop().await;
 }
 
-/// Bytes of the file, and possibly a few equal ones of the heads.
-fn data(response: &[u8]) -> usize {
+/// The number of the file's bytes, and possibly a few equal bytes of the heads.
+fn file_bytes(response: &[u8]) -> usize {
     response.iter().filter(|byte| **byte == b'x').count()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_crosses_the_servers_goaway_gets_its_whole_response() {
+async fn a_request_that_arrives_while_the_server_closes_gets_its_whole_response() {
     let upstream = start_upstream();
     let server =
-        RunningServer::proxy(&upstream, |config| config.limits.header_timeout = SHORT).await;
+        RunningServer::proxy(&upstream, |config| config.limits.header_timeout = SHORT_TIMEOUT)
+            .await;
     let mut client = Client::prepare("http/1.1", None, b"");
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
     client.handshake(&mut tcp).await;
     // Its head arrives late, and its response takes longer than the close timeout.
     client.write(b"POST /late HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n");
     client.send(&mut tcp).await;
-    tokio::time::sleep(SHORT + SHORT / 2).await;
+    tokio::time::sleep(SHORT_TIMEOUT + SHORT_TIMEOUT / 2).await;
     client.write(b"\r\n");
     client.send(&mut tcp).await;
     tokio::time::sleep(Duration::from_millis(1500)).await;
@@ -250,9 +257,9 @@ async fn a_request_that_crosses_the_servers_goaway_gets_its_whole_response() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_copy_that_never_finishes_is_closed_in_time() {
+async fn a_copy_that_never_completes_its_handshake_is_closed_by_the_timeout() {
     let server = RunningServer::files(|config| {
-        config.limits.header_timeout = SHORT;
+        config.limits.header_timeout = SHORT_TIMEOUT;
         process_keys(config);
     })
     .await;
@@ -261,14 +268,14 @@ async fn a_copy_that_never_finishes_is_closed_in_time() {
     let flight = client.flight.clone();
     client.run(server.address).await;
     let mut copy = crate::support::replay(server.address, &flight).await;
-    closes(&mut copy).await;
+    wait_for_close(&mut copy).await;
     let log = server.stop().await;
     let held = log.iter().find(|line| line["held"] == "replayed").expect("a line for the copy");
     assert!(held["status"].is_null() && held["executed"] == false, "{held}");
     assert!(held["held_ms"].is_null() || held["held_ms"].as_f64().is_some());
 }
 
-/// A 503 would say that nobody has executed it.
+/// A 503 would say that the request was not executed, but a copy may have been.
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8470_5_2_a_request_of_a_lost_flight_gets_425_at_the_memory_limit() {
     let server = RunningServer::files(|config| {
@@ -330,7 +337,7 @@ async fn rfc9113_8_1_an_upload_after_its_response_counts_for_the_memory_limit() 
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
     client.handshake(&mut tcp).await;
     client.write(crate::support::PREFACE);
-    // Their bodies never come, and each counts 100 KiB for some seconds. At most ten fit.
+    // The bodies never arrive, and each upload counts 100 KiB for some seconds. At most ten fit.
     let has_503 = || server.has_logged(r#""status":503"#);
     for index in (0..120).take_while(|_| !has_503()) {
         let mut request =
@@ -357,7 +364,7 @@ async fn rfc9113_8_1_an_upload_after_its_response_counts_for_the_memory_limit() 
 async fn a_head_that_is_too_large_gets_431() {
     let server = RunningServer::files(|config| config.limits.header_size = 2048).await;
     let request = format!("GET / HTTP/1.1\r\nHost: h\r\nX: {}\r\n\r\n", "x".repeat(3000));
-    let response = full(server.address, &request).await;
+    let response = fetch(server.address, &request).await;
     assert!(response.starts_with("HTTP/1.1 431"), "{response}");
     server.stop().await;
 }
@@ -372,7 +379,7 @@ async fn above_the_limit_connections_wait_for_a_permit() {
     // Two silent connections take both permits for a second.
     let _first = TcpStream::connect(server.address).await.unwrap();
     let _second = TcpStream::connect(server.address).await.unwrap();
-    let response = timeout(TEST_TIMEOUT, full(server.address, &text(get("/")))).await.unwrap();
+    let response = timeout(TEST_TIMEOUT, fetch(server.address, &text(get("/")))).await.unwrap();
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     server.stop().await;
 }
@@ -389,8 +396,8 @@ async fn a_client_that_disconnects_during_a_response_is_logged() {
     upstream.wait_for("/slow").await;
     drop(tcp);
     let log = server.stop().await;
-    let left = line(&log, "/slow");
-    assert_eq!((&left["executed"], &left["complete"]), (&true.into(), &false.into()), "{left}");
+    let line = line(&log, "/slow");
+    assert_eq!((&line["executed"], &line["complete"]), (&true.into(), &false.into()), "{line}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -403,10 +410,10 @@ async fn stopping_finishes_running_requests_and_closes_idle_connections() {
     idle.write(b"GET /first HTTP/1.1\r\nHost: h\r\n\r\n");
     idle.read_until(&mut idle_tcp, |response| response.ends_with(b"upstream\n")).await;
     let address = server.address;
-    let running = tokio::spawn(async move { full(address, &text(get("/slow"))).await });
+    let running = tokio::spawn(async move { fetch(address, &text(get("/slow"))).await });
     upstream.wait_for("/slow").await;
     server.start_stop();
-    closes(&mut idle_tcp).await;
+    wait_for_close(&mut idle_tcp).await;
     drop(idle_tcp);
     let response = running.await.unwrap();
     assert!(response.starts_with("HTTP/1.1 200") && response.ends_with("upstream\n"), "{response}");
@@ -417,13 +424,13 @@ async fn stopping_finishes_running_requests_and_closes_idle_connections() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keep_alive_serves_many_requests_or_one() {
-    let two = "GET /?1 HTTP/1.1\r\nHost: h\r\n\r\nGET /?2 HTTP/1.1\r\nHost: h\r\n\
+    let two_requests = "GET /?1 HTTP/1.1\r\nHost: h\r\n\r\nGET /?2 HTTP/1.1\r\nHost: h\r\n\
                Connection: close\r\n\r\n";
     let on = RunningServer::files(|_| {}).await;
-    assert_eq!(full(on.address, two).await.matches("HTTP/1.1 200").count(), 2);
+    assert_eq!(fetch(on.address, two_requests).await.matches("HTTP/1.1 200").count(), 2);
     on.stop().await;
     let off = RunningServer::files(|config| config.limits.keep_alive = false).await;
-    let response = full(off.address, two).await;
+    let response = fetch(off.address, two_requests).await;
     assert_eq!(response.matches("HTTP/1.1 200").count(), 1, "{response}");
     assert!(response.to_lowercase().contains("\r\nconnection: close\r\n"), "{response}");
     off.stop().await;
@@ -433,13 +440,13 @@ async fn keep_alive_serves_many_requests_or_one() {
 async fn files_are_served_in_full_or_in_ranges_and_only_from_the_directory() {
     let server = RunningServer::files(|_| {}).await;
     std::fs::write(server.dir.path().join("secret"), "secret").unwrap();
-    let response = full(server.address, &text(get("/big"))).await;
+    let response = fetch(server.address, &text(get("/big"))).await;
     assert!(response.ends_with(&"x".repeat(1 << 20)), "{} bytes", response.len());
     let range = "GET /big HTTP/1.1\r\nHost: h\r\nRange: bytes=10-19\r\nConnection: close\r\n\r\n";
-    let response = full(server.address, range).await;
+    let response = fetch(server.address, range).await;
     assert!(response.starts_with("HTTP/1.1 206") && response.ends_with("\r\n\r\nxxxxxxxxxx"));
     for path in ["/../secret", "/%2e%2e/secret", "/..%2fsecret", "/missing"] {
-        let response = full(server.address, &text(get(path))).await;
+        let response = fetch(server.address, &text(get(path))).await;
         assert!(!response.contains("secret") && response.starts_with("HTTP/1.1 404"), "{response}");
     }
     server.stop().await;
@@ -452,29 +459,30 @@ async fn an_upstream_that_is_down_or_silent_gives_502_or_504() {
     let dir = || Arc::new(tempfile::tempdir().unwrap());
     let content = Content::upstream(&format!("http://{address}")).unwrap();
     let silent = RunningServer::start(dir(), content.clone(), |config| {
-        config.limits.upstream_timeout = SHORT
+        config.limits.upstream_timeout = SHORT_TIMEOUT
     })
     .await;
-    let response = full(silent.address, &text(get("/"))).await;
+    let response = fetch(silent.address, &text(get("/"))).await;
     assert!(response.starts_with("HTTP/1.1 504"), "{response}");
     // An upload that makes progress for longer than the limit has not stalled.
     let upstream = start_upstream();
-    let long =
-        RunningServer::proxy(&upstream, |config| config.limits.upstream_timeout = SHORT).await;
+    let server =
+        RunningServer::proxy(&upstream, |config| config.limits.upstream_timeout = SHORT_TIMEOUT)
+            .await;
     let mut client = Client::prepare("http/1.1", None, b"");
-    let mut tcp = TcpStream::connect(long.address).await.unwrap();
+    let mut tcp = TcpStream::connect(server.address).await.unwrap();
     client.handshake(&mut tcp).await;
     client.write(b"PUT /up HTTP/1.1\r\nHost: h\r\nContent-Length: 8\r\nConnection: close\r\n\r\n");
     for _ in 0..8 {
         client.write(b"x");
         client.send(&mut tcp).await;
-        tokio::time::sleep(SHORT / 4).await;
+        tokio::time::sleep(SHORT_TIMEOUT / 4).await;
     }
     let response = client.finish(&mut tcp).await;
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
-    long.stop().await;
+    server.stop().await;
     drop(port);
-    let response = full(silent.address, &text(get("/"))).await;
+    let response = fetch(silent.address, &text(get("/"))).await;
     assert!(response.starts_with("HTTP/1.1 502"), "{response}");
     silent.stop().await;
 }

@@ -10,7 +10,7 @@ use http::Method;
 use crate::support::cluster::Cluster;
 use crate::support::quic::{Quic, UdpRelay, remembered, reply, request};
 use crate::support::{
-    Client, RunningServer, TEST_TIMEOUT, full, get, process_keys, replay, start_upstream,
+    Client, RunningServer, TEST_TIMEOUT, fetch, get, process_keys, replay, start_upstream,
 };
 
 /// The value of a metric once it is `expected`: connections end slightly later than their
@@ -48,7 +48,7 @@ pub(crate) async fn assert_metrics(server: &RunningServer, lines: &str) {
     }
 }
 
-async fn early(server: &RunningServer, request: &[u8]) -> String {
+async fn send_early(server: &RunningServer, request: &[u8]) -> String {
     let session = server.session("http/1.1").await;
     Client::prepare("http/1.1", Some(&session), request).run(server.address).await
 }
@@ -60,9 +60,9 @@ const POST: &[u8] =
 async fn each_kind_of_connection_and_request_is_counted_once() {
     let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, process_keys).await;
-    full(server.address, &String::from_utf8(get("/")).unwrap()).await;
-    early(&server, &get("/early")).await;
-    early(&server, POST).await;
+    fetch(server.address, &String::from_utf8(get("/")).unwrap()).await;
+    send_early(&server, &get("/early")).await;
+    send_early(&server, POST).await;
     // Getting a session takes one full handshake and one request.
     assert_metrics(
         &server,
@@ -163,7 +163,7 @@ async fn an_immediate_425_is_not_a_hold() {
         config.early_data.when_not_allowed = WhenNotAllowed::TooEarly;
     })
     .await;
-    assert!(early(&server, POST).await.starts_with("HTTP/1.1 425"));
+    assert!(send_early(&server, POST).await.starts_with("HTTP/1.1 425"));
     assert_metrics(
         &server,
         "too_early_total by=server 1\n hold_seconds 0\n early_requests_held_total 1",
@@ -229,7 +229,7 @@ async fn quic_is_counted_as_tcp_is() {
     relay.release_server_datagrams().await;
     assert!(reply(stream).await.unwrap().status.is_success());
     assert!(client.accepted().await);
-    // Not early: it leaves once the server has seen the end of the handshake.
+    // The next request must not be early, so the server has to see the end of the handshake first.
     assert_metrics(&server, "handshake_seconds kind=early,transport=quic 1").await;
     assert!(client.get("/late").await.status.is_success());
     client.close().await;
@@ -259,7 +259,7 @@ async fn an_unavailable_store_shows_in_the_metrics() {
     let mut cluster = Cluster::new();
     let upstream = start_upstream();
     let node = cluster.node(&upstream).await;
-    cluster.runs_early(&node, "http/1.1").await;
+    cluster.wait_for_early_data(&node, "http/1.1").await;
     let session = node.session("http/1.1").await;
     assert_metrics(&node, "store_up 1\n store_unavailable 0\n early_data_open 1").await;
     let metrics = node.handle.metrics();

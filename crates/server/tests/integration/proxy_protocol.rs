@@ -23,7 +23,7 @@ async fn with_header(server: &RunningServer, mut client: Client) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_client_address_is_the_headers_early_or_late() {
+async fn the_client_address_is_that_of_the_proxy_header() {
     let upstream = start_upstream();
     let direct = RunningServer::proxy(&upstream, |_| {}).await;
     let session = direct.session("http/1.1").await;
@@ -55,7 +55,7 @@ async fn a_header_is_required_from_trusted_peers_in_time_and_refused_from_others
         let _ = tokio::time::timeout(crate::support::TEST_TIMEOUT, tcp.read_to_end(&mut response))
             .await
             .unwrap();
-        // At most an alert, and no word of a handshake.
+        // At most an alert, and no handshake message.
         assert!(response.first() != Some(&22), "{response:?}");
     }
 }

@@ -88,7 +88,7 @@ async fn copies_are_counted_and_another_use_of_the_ticket_is_no_copy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_copies_that_race_the_original_one_wins() {
+async fn of_the_original_and_copies_that_race_it_one_is_executed() {
     let upstream = start_upstream();
     let server = start(&upstream).await;
     for round in 0..20 {
@@ -152,7 +152,7 @@ async fn rfc8446_c_4_a_client_that_uses_a_ticket_twice_makes_a_full_handshake() 
     }
     let metrics = server.handle.metrics();
     assert_eq!(metrics.sum("firstflight_punctured_tickets_used_total", &[]), 1.0);
-    // Two of each full handshake, one in place of the used one.
+    // Two from each full handshake, one to replace the used ticket.
     assert_eq!(metrics.sum("firstflight_punctured_tickets_outstanding", &[]), 6.0);
     let log = server.stop().await;
     assert_eq!(early_and_resumed(&log, "/first"), (true, true));
@@ -163,15 +163,15 @@ async fn rfc8446_c_4_a_client_that_uses_a_ticket_twice_makes_a_full_handshake() 
     }
 }
 
-/// An attacker who has seen the ticket sends it in a ClientHello of its own. He cannot compute the
+/// An attacker who has seen the ticket sends it in another ClientHello, but cannot compute the
 /// binder.
 #[tokio::test(flavor = "multi_thread")]
-async fn rfc8446_4_2_11_2_a_ticket_that_was_merely_seen_cannot_be_used_up() {
+async fn rfc8446_4_2_11_2_a_ticket_cannot_be_used_up_without_its_key() {
     let upstream = start_upstream();
     let server = start(&upstream).await;
     let session = server.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/honest"));
-    for at in [client.hello - 1, client.hello - 40, 20] {
+    for at in [client.hello_length - 1, client.hello_length - 40, 20] {
         let mut forged = client.flight.clone();
         // The binder, the ticket age or the ticket's end, the client random.
         forged[at] ^= 1;
@@ -180,7 +180,7 @@ async fn rfc8446_4_2_11_2_a_ticket_that_was_merely_seen_cannot_be_used_up() {
         let mut received = [0; 7];
         let read = tokio::time::timeout(TEST_TIMEOUT, tcp.read_exact(&mut received)).await;
         read.expect("the server responds").expect("an alert or a flight");
-        if at == client.hello - 1 {
+        if at == client.hello_length - 1 {
             // A fatal alert: decrypt_error (section 6.2).
             assert_eq!((received[0], &received[5..]), (21, &[2, 51][..]));
         }
@@ -239,7 +239,7 @@ async fn a_restart_costs_a_full_handshake_and_a_reload_nothing() {
 }
 
 /// Two processes, as at an upgrade: on ports of their own, so that the test decides who receives what.
-async fn two(upstream: &Upstream) -> (RunningServer, RunningServer) {
+async fn two_processes(upstream: &Upstream) -> (RunningServer, RunningServer) {
     let start = async || {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         RunningServer::start(dir, Content::upstream(&upstream.url()).unwrap(), punctured).await
@@ -248,8 +248,9 @@ async fn two(upstream: &Upstream) -> (RunningServer, RunningServer) {
 }
 
 async fn hand_off(old: &RunningServer, new: &RunningServer) {
-    let (one, other) = UnixStream::pair().unwrap();
-    let (handed_over, taken) = tokio::join!(old.handle.hand_off(one), new.handle.take_over(other));
+    let (old_end, new_end) = UnixStream::pair().unwrap();
+    let (handed_over, taken) =
+        tokio::join!(old.handle.hand_off(old_end), new.handle.take_over(new_end));
     handed_over.unwrap();
     taken.unwrap();
 }
@@ -257,7 +258,7 @@ async fn hand_off(old: &RunningServer, new: &RunningServer) {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upgrade_hands_the_keys_over() {
     let upstream = start_upstream();
-    let (old, new) = two(&upstream).await;
+    let (old, new) = two_processes(&upstream).await;
     let (before, after) = (old.session("http/1.1").await, old.session("http/1.1").await);
     let late = old.session("http/1.1").await;
     let (status, used) = visit(&old, &before, "/before").await;
@@ -287,7 +288,7 @@ async fn an_upgrade_hands_the_keys_over() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_original_at_the_old_process_gets_425_if_its_copy_ran_in_the_new_one() {
     let upstream = start_upstream();
-    let (old, new) = two(&upstream).await;
+    let (old, new) = two_processes(&upstream).await;
     let session = old.session("http/1.1").await;
     let mut client = Client::prepare("http/1.1", Some(&session), &get("/overtaken"));
     let mut tcp = TcpStream::connect(old.address).await.unwrap();
@@ -307,7 +308,7 @@ async fn an_original_at_the_old_process_gets_425_if_its_copy_ran_in_the_new_one(
 async fn nothing_runs_twice_while_the_keys_are_handed_over() {
     const FLIGHTS: usize = 60;
     let upstream = start_upstream();
-    let (old, new) = two(&upstream).await;
+    let (old, new) = two_processes(&upstream).await;
     let mut sessions = Vec::new();
     for _ in 0..FLIGHTS {
         sessions.push(old.session("http/1.1").await);
@@ -344,9 +345,9 @@ async fn nothing_runs_twice_while_the_keys_are_handed_over() {
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_that_no_process_takes_stay_where_they_were() {
     let upstream = start_upstream();
-    let (old, new) = two(&upstream).await;
-    let (one, two) = (old.session("http/1.1").await, old.session("http/1.1").await);
-    let (_, used) = visit(&old, &one, "/used").await;
+    let (old, new) = two_processes(&upstream).await;
+    let (first, second) = (old.session("http/1.1").await, old.session("http/1.1").await);
+    let (_, used) = visit(&old, &first, "/used").await;
     let (stream, mut other) = UnixStream::pair().unwrap();
     let handing = tokio::spawn({
         let server = old.handle.clone();
@@ -356,7 +357,7 @@ async fn keys_that_no_process_takes_stay_where_they_were() {
     other.read_exact(&mut [0; 48]).await.unwrap();
     drop(other);
     handing.await.unwrap().unwrap_err();
-    assert_eq!(visit(&old, &two, "/still").await.0, "200");
+    assert_eq!(visit(&old, &second, "/still").await.0, "200");
     drop(replay(old.address, &used).await);
     let log = old.stop().await;
     new.stop().await;
@@ -368,15 +369,16 @@ async fn keys_that_no_process_takes_stay_where_they_were() {
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_successor_has_died_its_tickets_cost_a_full_handshake() {
     let upstream = start_upstream();
-    let (old, new) = two(&upstream).await;
+    let (old, new) = two_processes(&upstream).await;
     let (first, second) = (old.session("http/1.1").await, old.session("http/1.1").await);
     // Both ends are connected through the test, so that it can cut them apart.
-    let ((one, mut near), (mut far, other)) =
+    let ((old_end, mut near), (mut far, new_end)) =
         (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
     let relay = tokio::spawn(async move {
         let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
     });
-    let (handed_over, taken) = tokio::join!(old.handle.hand_off(one), new.handle.take_over(other));
+    let (handed_over, taken) =
+        tokio::join!(old.handle.hand_off(old_end), new.handle.take_over(new_end));
     handed_over.unwrap();
     taken.unwrap();
     let (_, flight) = visit(&new, &first, "/once").await;
@@ -400,7 +402,7 @@ async fn stolen_keys(server: &RunningServer) -> MemorySnapshot {
     let (stream, mut thief) = UnixStream::pair().unwrap();
     let handle = server.handle.clone();
     let handing = tokio::spawn(async move { handle.hand_off(stream).await });
-    // The digest of where the store is; register and keys, each after its length.
+    // The digest of the store's settings, then register and keys, each after its length.
     thief.read_exact(&mut [0; 32]).await.unwrap();
     let register = thief.read_u64().await.unwrap();
     assert_ne!(register & 1 << 63, 0, "keys follow");
@@ -441,7 +443,7 @@ async fn over_quic_a_ticket_that_is_used_twice_costs_a_full_handshake() {
     assert!(client.get("/second").await.status.is_success());
     client.close().await;
     let log = server.stop().await;
-    // Whether the request was read before the handshake was complete is a matter of luck here.
+    // Whether the request is read before the handshake is complete depends on timing.
     let first = line(&log, "/first");
     assert_eq!((&first["resumed"], &first["early_data"]), (&true.into(), &"accepted".into()));
     assert_eq!(early_and_resumed(&log, "/second"), (false, false));
@@ -465,7 +467,7 @@ async fn over_quic_an_original_overtaken_by_a_copy_gets_425() {
     let overtaking = async {
         let mut sent = 0;
         while upstream.recorded("once").is_empty() {
-            for datagram in relay.up().split_off(sent) {
+            for datagram in relay.client_datagrams().split_off(sent) {
                 copy.inject(&datagram).await;
                 sent += 1;
             }

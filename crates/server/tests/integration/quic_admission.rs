@@ -16,9 +16,9 @@ use crate::support::flights::{bytes, first_flight};
 use crate::support::quic::{Quic, UdpRelay, remembered};
 use crate::support::{RunningServer, TEST_TIMEOUT, line, start_upstream, until};
 
-/// The server's response to a first flight whose client sends nothing else: its size, and whether
-/// it starts with a Retry.
-async fn count_responses(server: SocketAddr, flight: &[Vec<u8>]) -> (usize, bool) {
+/// The server's response to a first flight whose client sends nothing else: its size in bytes, and
+/// whether it starts with a Retry.
+async fn measure_response(server: SocketAddr, flight: &[Vec<u8>]) -> (usize, bool) {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     for datagram in flight {
         socket.send_to(datagram, server).await.unwrap();
@@ -44,39 +44,39 @@ async fn rfc9000_8_1_4_an_address_token_counts_once_in_the_whole_cluster() {
     let files = || Content::files(root.path().to_owned());
     let a = cluster.start(files(), |_| {}).await;
     let b = cluster.start(files(), |_| {}).await;
-    cluster.runs_early(&a, "http/1.1").await;
-    cluster.runs_early(&b, "http/1.1").await;
+    cluster.wait_for_early_data(&a, "http/1.1").await;
+    cluster.wait_for_early_data(&b, "http/1.1").await;
     let token = remembered(a.address).await.token;
     let flight = async |token: Option<_>| {
         for _ in 0..50 {
             let remembered = Remembered { token: token.clone(), ..remembered(a.address).await };
             let flight = first_flight(a.address, remembered, "/big").await;
-            // What a slow client sends again would allow the server more than its first congestion
-            // window, with which it would be compared.
+            // A slow client's retransmissions would raise the limit above the server's initial
+            // congestion window.
             if bytes(&flight) <= 4_000 {
                 return flight;
             }
         }
-        panic!("each of 50 clients sends its flight again")
+        panic!("all of 50 clients retransmitted their flights")
     };
     // Without a token, a client gets three times what it sent; the library completes the datagram
     // that crosses the limit.
     let new_client = flight(None).await;
-    let (count, retry) = count_responses(b.address, &new_client).await;
+    let (count, retry) = measure_response(b.address, &new_client).await;
     let limit = |flight: &[Vec<u8>]| 3 * bytes(flight) + 1200;
     assert!(count <= limit(&new_client) && !retry, "{count} of {}", bytes(&new_client));
     // Issued by one node, accepted by another.
     let first = flight(token.clone()).await;
-    let (count, retry) = count_responses(b.address, &first).await;
+    let (count, retry) = measure_response(b.address, &first).await;
     assert!(count > limit(&first) && !retry, "{count} of {}", bytes(&first));
     // The node that has accepted it remembers that.
     let second = flight(token.clone()).await;
-    let (count, retry) = count_responses(b.address, &second).await;
+    let (count, retry) = measure_response(b.address, &second).await;
     assert!(count <= limit(&second) && !retry, "{count} of {}", bytes(&second));
     // The other node checks the store and sends a Retry.
     let third = flight(token).await;
-    let (_, retry) = count_responses(a.address, &third).await;
-    assert!(retry, "spent elsewhere");
+    let (_, retry) = measure_response(a.address, &third).await;
+    assert!(retry, "the token is spent at the other node");
     a.stop().await;
     b.stop().await;
 }
@@ -90,7 +90,7 @@ async fn rfc9000_8_1_2_after_a_retry_early_data_is_claimed_and_runs() {
     let cluster = Cluster::new();
     let strict = |config: &mut ServerConfig| config.http3.retry_above = 0;
     let shared = cluster.start(Content::upstream(&upstream.url()).unwrap(), strict).await;
-    cluster.runs_early(&shared, "http/1.1").await;
+    cluster.wait_for_early_data(&shared, "http/1.1").await;
     let alone = RunningServer::proxy(&upstream, strict).await;
     for (name, node) in [("shared", shared), ("alone", alone)] {
         let known = remembered(node.address).await;
@@ -102,9 +102,11 @@ async fn rfc9000_8_1_2_after_a_retry_early_data_is_claimed_and_runs() {
             let mut client = Quic::connect(relay.address, remembered).await;
             assert_eq!(client.get(&target).await.status, StatusCode::OK);
             assert!(client.accepted().await, "{target}");
-            // Each datagram of a ClientHello may be count_responses by one; the client takes the first.
-            let recorded = relay.down().iter().any(|datagram| datagram[0] & 0xf0 == 0xf0);
-            assert_eq!(recorded, retried, "{target}");
+            // The server may send a Retry for each datagram of a ClientHello; the client accepts
+            // the first one.
+            let got_retry =
+                relay.server_datagrams().iter().any(|datagram| datagram[0] & 0xf0 == 0xf0);
+            assert_eq!(got_retry, retried, "{target}");
             client.close().await;
         }
         let log = node.stop().await;
@@ -132,13 +134,13 @@ async fn above_its_limit_a_server_ignores_clients_without_a_token() {
     stuck.hold_server_datagrams();
     let address = stuck.address;
     let first = tokio::spawn(async move { Quic::connect(address, known).await });
-    until("the server sends its flight", || !stuck.down().is_empty()).await;
+    until("the server sends its flight", || !stuck.server_datagrams().is_empty()).await;
     let ignored = UdpRelay::to(server.address).await;
     let address = ignored.address;
     let second = tokio::spawn(async move { Quic::connect(address, Remembered::default()).await });
     // A flight, and a retransmission after the client has waited in vain.
-    until("the client sends its flight again", || ignored.up().len() >= 4).await;
-    assert!(ignored.down().is_empty(), "not a word");
+    until("the client sends its flight again", || ignored.client_datagrams().len() >= 4).await;
+    assert!(ignored.server_datagrams().is_empty(), "the server sends nothing");
     stuck.release_server_datagrams().await;
     for client in [first, second] {
         let mut client = timeout(TEST_TIMEOUT, client).await.expect("there is room again").unwrap();
@@ -158,13 +160,13 @@ async fn another_implementations_client_gets_a_retry_and_runs_early() {
     let cluster = Cluster::new();
     let strict = |config: &mut ServerConfig| config.http3.retry_above = 0;
     let node = cluster.start(Content::upstream(&upstream.url()).unwrap(), strict).await;
-    cluster.runs_early(&node, "http/1.1").await;
+    cluster.wait_for_early_data(&node, "http/1.1").await;
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str| dir.path().join(name).display().to_string();
     let request = async |target: &str| {
         let mut client = std::process::Command::new("timeout");
         client.args(["30", "gtlsclient", "--exit-on-all-streams-close", "--no-quic-dump"]);
-        // Of its tokens this version says that it cannot read the files it has written.
+        // No token file: this version cannot read the token files that it has written.
         for flag in ["session-file", "tp-file"] {
             client.arg(format!("--{flag}={}", file(flag)));
         }

@@ -19,10 +19,10 @@ use crate::support::flights::{client_hello, first_flight, replay, send, sent_dat
 use crate::support::quic::{Quic, UdpRelay, head, remembered, reply, request};
 use crate::support::{RunningServer, TEST_TIMEOUT, executions, line, start_upstream};
 
-async fn two(cluster: &Cluster, upstream: &Upstream) -> (RunningServer, RunningServer) {
+async fn two_nodes(cluster: &Cluster, upstream: &Upstream) -> (RunningServer, RunningServer) {
     let nodes = (cluster.node(upstream).await, cluster.node(upstream).await);
-    cluster.runs_early(&nodes.0, "http/1.1").await;
-    cluster.runs_early(&nodes.1, "http/1.1").await;
+    cluster.wait_for_early_data(&nodes.0, "http/1.1").await;
+    cluster.wait_for_early_data(&nodes.1, "http/1.1").await;
     nodes
 }
 
@@ -33,16 +33,16 @@ async fn rfc8446_8_2_a_flight_is_executed_once_over_all_nodes() {
     }
     let upstream = start_upstream();
     let cluster = Cluster::new();
-    let (a, b) = two(&cluster, &upstream).await;
+    let (a, b) = two_nodes(&cluster, &upstream).await;
     for round in 0..5 {
         let target = format!("/once?{round}.");
         let relay = UdpRelay::to(a.address).await;
-        // With a token that was used, a copy would get no further than to a Retry.
+        // With a spent token, a copy would only get a Retry.
         let remembered = Remembered { token: None, ..remembered(a.address).await };
         let mut client = Quic::connect(relay.address, remembered).await;
         assert_eq!(client.get(&target).await.status, StatusCode::OK);
         assert!(client.accepted().await, "round {round}");
-        let sent = relay.up();
+        let sent = relay.client_datagrams();
         let mut open = Vec::new();
         open.push(replay(b.address, &sent).await);
         open.push(send(a.address, &sent).await);
@@ -68,7 +68,7 @@ async fn rfc8470_5_2_an_original_overtaken_by_a_copy_on_another_node_gets_425() 
     }
     let upstream = start_upstream();
     let cluster = Cluster::new();
-    let (a, b) = two(&cluster, &upstream).await;
+    let (a, b) = two_nodes(&cluster, &upstream).await;
     let relay = UdpRelay::to(a.address).await;
     relay.drop_client_datagrams(true);
     let mut client = Quic::connect(relay.address, remembered(a.address).await).await;
@@ -91,7 +91,7 @@ async fn copies_that_race_the_original_on_both_nodes_are_executed_once_in_total(
     }
     let upstream = start_upstream();
     let cluster = Cluster::new();
-    let (a, b) = two(&cluster, &upstream).await;
+    let (a, b) = two_nodes(&cluster, &upstream).await;
     let claims = |labels: &[(&str, &str)]| {
         let count =
             |node: &RunningServer| node.handle.metrics().sum("firstflight_claims_total", labels);
@@ -116,7 +116,8 @@ async fn copies_that_race_the_original_on_both_nodes_are_executed_once_in_total(
             }
         };
         timeout(TEST_TIMEOUT, decided).await.expect("the claims are decided");
-        // On a busy machine a claim may come too late to run anywhere, and nobody here tries again.
+        // On a busy machine a claim may come too late to run anywhere, and this test does not
+        // retry.
         if claims(&[("result", "won")]) > won {
             upstream.wait_for(&target).await;
             executed += 1;
@@ -134,7 +135,7 @@ async fn copies_that_race_the_original_on_both_nodes_are_executed_once_in_total(
 }
 
 /// Sends a request in a first flight that the server refuses, and sends it again as clients do.
-async fn refused(node: &RunningServer, remembered: Remembered, target: &str) -> StatusCode {
+async fn send_refused(node: &RunningServer, remembered: Remembered, target: &str) -> StatusCode {
     let mut client = Quic::refused(node.address, remembered, target).await;
     let status = client.get(target).await.status;
     client.close().await;
@@ -149,14 +150,14 @@ async fn without_its_store_a_node_refuses_early_data_and_executes_nothing_unreco
     let upstream = start_upstream();
     let mut cluster = Cluster::new();
     let node = cluster.node(&upstream).await;
-    cluster.runs_early(&node, "http/1.1").await;
+    cluster.wait_for_early_data(&node, "http/1.1").await;
     let mut flights = Vec::new();
     for _ in 0..3 {
         flights.push(remembered(node.address).await);
     }
     cluster.store.kill();
     for (round, remembered) in flights.into_iter().enumerate() {
-        let status = refused(&node, remembered, &format!("/absent?{round}.")).await;
+        let status = send_refused(&node, remembered, &format!("/absent?{round}.")).await;
         assert_eq!(status, StatusCode::TOO_EARLY);
     }
     let log = node.stop().await;
@@ -170,7 +171,7 @@ async fn without_its_store_a_node_refuses_early_data_and_executes_nothing_unreco
 }
 
 /// An attacker delays the second datagram of a ClientHello. TLS measures the ticket's age when it
-/// has arrived, so the exact time must not be reckoned from the first one.
+/// has arrived, so the exact time must not be computed from the first one.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_record_of_a_flight_does_not_end_earlier_if_its_client_hello_is_slow() {
     const PAUSE: Duration = Duration::from_secs(2);
@@ -180,7 +181,7 @@ async fn the_record_of_a_flight_does_not_end_earlier_if_its_client_hello_is_slow
     let upstream = start_upstream();
     let cluster = Cluster::new();
     let node = cluster.node(&upstream).await;
-    cluster.runs_early(&node, "http/1.1").await;
+    cluster.wait_for_early_data(&node, "http/1.1").await;
     let mut remembered = Remembered { token: None, ..remembered(node.address).await };
     let resumption = remembered.resumption.as_mut().unwrap();
     // TLS refuses its early data. No other flight's record lives as long.
@@ -190,17 +191,17 @@ async fn the_record_of_a_flight_does_not_end_earlier_if_its_client_hello_is_slow
     let arrived_at = SteadyClock::unix_micros() + PAUSE.as_micros() as i64;
     let mut client = Quic::refused_over(relay, "localhost", remembered, "/slow").await;
     assert_eq!(client.get("/slow").await.status, StatusCode::OK);
-    let left = cluster.longest_record();
-    let ends_at = SteadyClock::unix_micros() + left.as_micros() as i64;
+    let remaining = cluster.longest_record();
+    let ends_at = SteadyClock::unix_micros() + remaining.as_micros() as i64;
     client.close().await;
     let log = node.stop().await;
     assert_eq!((upstream.recorded("/slow").len(), executions(&log, "/slow")), (1, 1));
     let slow = line(&log, "/slow");
     assert_eq!(slow["early_data"], "ticket_age_skew", "{slow}");
     let skew = slow["ticket_age_skew"].as_i64().unwrap();
-    let life = SharedConfig::default().record_lifetime();
-    let missing = arrived_at + skew * 1_000_000 + life.as_micros() as i64 - ends_at;
-    // The store has another clock, and whole milliseconds.
+    let lifetime = SharedConfig::default().record_lifetime();
+    let missing = arrived_at + skew * 1_000_000 + lifetime.as_micros() as i64 - ends_at;
+    // The store has its own clock, and a resolution of milliseconds.
     assert!(missing < PAUSE.as_micros() as i64 / 2, "the record ends {missing} us early");
 }
 
@@ -212,11 +213,11 @@ async fn a_frozen_store_times_out_and_nothing_unrecorded_runs() {
     let upstream = start_upstream();
     let cluster = Cluster::new().budget(Duration::from_millis(100));
     let node = cluster.node(&upstream).await;
-    cluster.runs_early(&node, "http/1.1").await;
+    cluster.wait_for_early_data(&node, "http/1.1").await;
     let remembered = remembered(node.address).await;
     cluster.store.freeze();
     let flight = Remembered { token: None, ..remembered };
-    assert_eq!(refused(&node, flight, "/frozen").await, StatusCode::TOO_EARLY);
+    assert_eq!(send_refused(&node, flight, "/frozen").await, StatusCode::TOO_EARLY);
     let log = node.stop().await;
     assert_eq!((upstream.recorded("/frozen").len(), executions(&log, "/frozen")), (0, 0));
     assert_eq!(line(&log, "/frozen")["early_data"], "store_timeout");
@@ -232,7 +233,7 @@ async fn rfc9114_5_2_a_goaway_rejects_no_request_while_its_flight_is_unrecorded(
     let upstream = start_upstream();
     let cluster = Cluster::new().budget(Duration::from_millis(100));
     let node = cluster.node(&upstream).await;
-    cluster.runs_early(&node, "http/1.1").await;
+    cluster.wait_for_early_data(&node, "http/1.1").await;
     let flight = Remembered { token: None, ..remembered(node.address).await };
     cluster.store.freeze();
     let mut client = Quic::refused(node.address, flight, "/first").await;
@@ -270,19 +271,19 @@ async fn a_single_use_ticket_is_used_once() {
     }
     let upstream = start_upstream();
     let cluster = Cluster::new();
-    let single = |config: &mut ServerConfig| config.tickets.single_use = true;
-    let a = cluster.start(Content::upstream(&upstream.url()).unwrap(), single).await;
-    let b = cluster.start(Content::upstream(&upstream.url()).unwrap(), single).await;
-    cluster.runs_early(&a, "http/1.1").await;
-    cluster.runs_early(&b, "http/1.1").await;
+    let single_use = |config: &mut ServerConfig| config.tickets.single_use = true;
+    let a = cluster.start(Content::upstream(&upstream.url()).unwrap(), single_use).await;
+    let b = cluster.start(Content::upstream(&upstream.url()).unwrap(), single_use).await;
+    cluster.wait_for_early_data(&a, "http/1.1").await;
+    cluster.wait_for_early_data(&b, "http/1.1").await;
     let ticket = remembered(a.address).await;
     let again = Remembered { token: None, ..ticket.clone() };
     let mut client = Quic::connect(b.address, ticket).await;
     assert_eq!(client.get("/single").await.status, StatusCode::OK);
     assert!(client.accepted().await);
     client.close().await;
-    assert_eq!(refused(&a, again, "/again").await, StatusCode::OK);
-    // It still resumes once, without early data.
+    assert_eq!(send_refused(&a, again, "/again").await, StatusCode::OK);
+    // A single-use ticket resumes once without early data, too.
     let late = Remembered { early_data: false, token: None, ..remembered(a.address).await };
     for (round, resumed) in [(1, true), (2, false)] {
         let mut client = Quic::connect(b.address, late.clone()).await;
@@ -319,7 +320,7 @@ async fn a_copy_does_not_run_on_the_claim_of_another_flight() {
     }
     let upstream = start_upstream();
     let cluster = Cluster::new();
-    let (a, b) = two(&cluster, &upstream).await;
+    let (a, b) = two_nodes(&cluster, &upstream).await;
     let strict = |config: &mut ServerConfig| config.http3.retry_above = 0;
     let c = cluster.start(Content::upstream(&upstream.url()).unwrap(), strict).await;
     for round in 0..3 {
@@ -329,7 +330,7 @@ async fn a_copy_does_not_run_on_the_claim_of_another_flight() {
         let mut victim = Quic::connect(relay.address, victims).await;
         assert_eq!(victim.get(&target).await.status, StatusCode::OK);
         assert!(victim.accepted().await);
-        let copy = relay.up();
+        let copy = relay.client_datagrams();
         victim.close().await;
         let attackers = Remembered { token: None, ..remembered(a.address).await };
         let own = first_flight(a.address, attackers, "/attacker").await;
@@ -341,7 +342,8 @@ async fn a_copy_does_not_run_on_the_claim_of_another_flight() {
         let mut attack = vec![initial_packet(&id, &token, 0, &payload)];
         attack.extend(copy);
         let socket = send(a.address, &attack).await;
-        // First it closes what came with the token, then it starts a handshake with the copy.
+        // The server first closes the connection that came with the token, then it starts a
+        // handshake with the copy.
         let mut response = vec![0; 2000];
         let mut longest = 0;
         while longest < 1200 {

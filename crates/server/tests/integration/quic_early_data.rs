@@ -16,7 +16,7 @@ use crate::support::quic::{Quic, UdpRelay, config, endpoint, remembered, reply, 
 use crate::support::{RunningServer, executions, line, process_keys, start_upstream, until};
 
 /// Long enough for a handshake on a busy machine.
-const SHORT: Duration = Duration::from_secs(4);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(4);
 
 fn field(line: &Value, name: &str) -> String {
     line[name].to_string().trim_matches('"').to_owned()
@@ -65,7 +65,7 @@ async fn a_request_held_by_policy_waits_for_the_handshake() {
     post.finish().await.unwrap();
     let get = client.send_head(request(Method::GET, "/get"), true).await;
     upstream.wait_for("get").await;
-    assert!(upstream.recorded("post").is_empty(), "it came first, and waits");
+    assert!(upstream.recorded("post").is_empty(), "the POST came first, and waits");
     relay.release_server_datagrams().await;
     assert!(reply(get).await.unwrap().status.is_success());
     assert!(reply(post).await.unwrap().status.is_success());
@@ -85,7 +85,7 @@ async fn replayed_datagrams_are_not_executed() {
     let upstream = start_upstream();
     // Copies never complete their handshake, and stopping waits for them.
     let server = RunningServer::proxy(&upstream, |config| {
-        config.limits.header_timeout = SHORT;
+        config.limits.header_timeout = SHORT_TIMEOUT;
         process_keys(config);
     })
     .await;
@@ -95,7 +95,7 @@ async fn replayed_datagrams_are_not_executed() {
     let mut client = Quic::connect(relay.address, remembered).await;
     let stream = client.send_head(request(Method::GET, "/once"), true).await;
     upstream.wait_for("once").await;
-    let flight = relay.up();
+    let flight = relay.client_datagrams();
     let copy = async || {
         let copy = UdpRelay::to(server.address).await;
         for datagram in &flight {
@@ -104,19 +104,19 @@ async fn replayed_datagrams_are_not_executed() {
         copy
     };
     // The original's connection receives the copies and drops them until it is forgotten.
-    let _beside = (copy().await, copy().await);
+    let _concurrent = (copy().await, copy().await);
     relay.release_server_datagrams().await;
     assert!(reply(stream).await.unwrap().status.is_success());
     client.close().await;
     // A copy's request is logged when its connection has ended.
     let held = async {
         while !server.has_logged(r#""held":"replayed""#) {
-            copy().await.down_within_moments().await;
+            copy().await.server_datagrams_after_pause().await;
         }
     };
     tokio::time::timeout(crate::support::TEST_TIMEOUT, held)
         .await
-        .expect("a copy is taken for a connection, and its request is held");
+        .expect("a copy opens a connection, and its request is held");
     let log = server.stop().await;
     assert_eq!((upstream.recorded("once").len(), executions(&log, "once")), (1, 1));
     let held = log.iter().filter(|line| field(line, "held") == "replayed").collect::<Vec<_>>();
@@ -129,7 +129,7 @@ async fn an_original_overtaken_by_a_copy_gets_425_and_the_connection_closes() {
     let upstream = start_upstream();
     // The copy never completes its handshake, and stopping waits for it.
     let server = RunningServer::proxy(&upstream, |config| {
-        config.limits.header_timeout = SHORT;
+        config.limits.header_timeout = SHORT_TIMEOUT;
         process_keys(config);
     })
     .await;
@@ -145,7 +145,7 @@ async fn an_original_overtaken_by_a_copy_gets_425_and_the_connection_closes() {
     let overtaking = async {
         let mut sent = 0;
         while upstream.recorded("once").is_empty() {
-            for datagram in relay.up().split_off(sent) {
+            for datagram in relay.client_datagrams().split_off(sent) {
                 copy.inject(&datagram).await;
                 sent += 1;
             }
@@ -246,9 +246,9 @@ async fn pings_are_answered_early_and_once() {
         send.write_all(b"PING").await.unwrap();
         send.finish().unwrap();
         if early {
-            relay.until_down(1300).await;
-            // Nothing of what comes down tells when the ping is read, but its line in the log does.
-            // Without the server's flight the client cannot end the handshake before.
+            relay.wait_for_server_bytes(1300).await;
+            // The server's datagrams do not show when the ping is read, but its log line does.
+            // Without the server's flight, the client cannot complete the handshake before.
             let is_logged = || std::fs::read_to_string(&log).unwrap().lines().count() >= 2;
             until("the ping is read early", is_logged).await;
             relay.release_server_datagrams().await;

@@ -16,10 +16,10 @@ use crate::support::flights::send;
 use crate::support::quic::{Quic, UdpRelay, config, endpoint, head, remembered, reply, request};
 use crate::support::{RunningServer, TEST_TIMEOUT, executions, line, start_upstream};
 
-const SHORT: Duration = Duration::from_millis(500);
+const SHORT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A connection whose streams the test writes itself.
-async fn bare(server: &RunningServer) -> (quinn::Endpoint, quinn::Connection) {
+/// A connection without an HTTP/3 library: the test writes the streams itself.
+async fn connect_raw(server: &RunningServer) -> (quinn::Endpoint, quinn::Connection) {
     let endpoint = endpoint();
     let (config, _) = config("h3", Remembered::default());
     let connecting = endpoint.connect_with(config, server.address, "localhost").unwrap();
@@ -27,8 +27,8 @@ async fn bare(server: &RunningServer) -> (quinn::Endpoint, quinn::Connection) {
     (endpoint, connection)
 }
 
-/// The code of the reset of the response's stream.
-async fn reset(recv: &mut quinn::RecvStream) -> u64 {
+/// The error code with which the server resets the response's stream.
+async fn reset_code(recv: &mut quinn::RecvStream) -> u64 {
     let read = timeout(TEST_TIMEOUT, recv.read_to_end(1 << 20)).await.expect("the server resets");
     match read {
         Err(quinn::ReadToEndError::Read(quinn::ReadError::Reset(code))) => code.into_inner(),
@@ -36,12 +36,12 @@ async fn reset(recv: &mut quinn::RecvStream) -> u64 {
     }
 }
 
-async fn closed(connection: &quinn::Connection) -> quinn::ConnectionError {
+async fn wait_for_close(connection: &quinn::Connection) -> quinn::ConnectionError {
     timeout(TEST_TIMEOUT, connection.closed()).await.expect("the server closes")
 }
 
 async fn close_code(connection: &quinn::Connection) -> u64 {
-    match closed(connection).await {
+    match wait_for_close(connection).await {
         quinn::ConnectionError::ApplicationClosed(close) => close.error_code.into(),
         other => panic!("not closed by the server but {other}"),
     }
@@ -50,19 +50,19 @@ async fn close_code(connection: &quinn::Connection) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_heads_and_idle_connections_are_closed() {
     let server = RunningServer::files(|config| {
-        config.limits.header_timeout = SHORT;
-        config.limits.idle_timeout = SHORT;
+        config.limits.header_timeout = SHORT_TIMEOUT;
+        config.limits.idle_timeout = SHORT_TIMEOUT;
     })
     .await;
     // Without any request.
-    let (_endpoint, idle) = bare(&server).await;
-    closed(&idle).await;
+    let (_endpoint, idle) = connect_raw(&server).await;
+    wait_for_close(&idle).await;
     // A request with an incomplete head, next to one that gets its response.
     let mut client = Quic::connect(server.address, Remembered::default()).await;
     assert_eq!(client.get("/").await.status, StatusCode::OK);
     let (mut send, mut recv) = client.connection.open_bi().await.unwrap();
     send.write_all(&head("GET", "/slow")[..10]).await.unwrap();
-    assert_eq!(reset(&mut recv).await, Code::H3_INTERNAL_ERROR.value());
+    assert_eq!(reset_code(&mut recv).await, Code::H3_INTERNAL_ERROR.value());
     // Then no further request: the server sends GOAWAY and closes.
     let end = timeout(TEST_TIMEOUT, client.driver).await.unwrap().unwrap();
     assert!(end.is_h3_no_error(), "{end}");
@@ -73,9 +73,10 @@ async fn slow_heads_and_idle_connections_are_closed() {
 async fn a_first_response_longer_than_header_timeout_does_not_end_the_connection() {
     let upstream = start_upstream();
     let server =
-        RunningServer::proxy(&upstream, |config| config.limits.header_timeout = SHORT / 2).await;
+        RunningServer::proxy(&upstream, |config| config.limits.header_timeout = SHORT_TIMEOUT / 2)
+            .await;
     let mut client = Quic::connect(server.address, Remembered::default()).await;
-    // It takes as long as `SHORT`.
+    // The upstream takes as long as `SHORT_TIMEOUT`.
     assert_eq!(client.get("/slow").await.status, StatusCode::OK);
     let second = client.request(Method::GET, "/second").await;
     assert_eq!(second.expect("no GOAWAY").status, StatusCode::OK);
@@ -85,14 +86,14 @@ async fn a_first_response_longer_than_header_timeout_does_not_end_the_connection
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_whose_client_pauses_is_not_cut_by_header_timeout() {
-    let server = RunningServer::files(|config| config.limits.header_timeout = SHORT).await;
+    let server = RunningServer::files(|config| config.limits.header_timeout = SHORT_TIMEOUT).await;
     let relay = UdpRelay::to(server.address).await;
     let mut client = Quic::connect(relay.address, Remembered::default()).await;
     let running = client.send_head(request(Method::GET, "/big"), true).await;
-    relay.until_down(20_000).await;
+    relay.wait_for_server_bytes(20_000).await;
     // Longer than the limit, and than the close timeout.
     relay.drop_client_datagrams(true);
-    tokio::time::sleep(SHORT + Duration::from_millis(1500)).await;
+    tokio::time::sleep(SHORT_TIMEOUT + Duration::from_millis(1500)).await;
     relay.drop_client_datagrams(false);
     assert_eq!(reply(running).await.unwrap().body.len(), 1 << 20);
     client.close().await;
@@ -113,10 +114,10 @@ async fn rfc9114_5_2_a_client_that_sends_goaway_gets_the_rest_of_its_response() 
     let (mut send, mut recv) = connection.open_bi().await.unwrap();
     send.write_all(&head("GET", "/big")).await.unwrap();
     send.finish().unwrap();
-    relay.until_down(20_000).await;
+    relay.wait_for_server_bytes(20_000).await;
     control.write_all(&[7, 1, 0]).await.unwrap();
     // The server has written the whole response, and the client has received none of it.
-    tokio::time::sleep(SHORT).await;
+    tokio::time::sleep(SHORT_TIMEOUT).await;
     relay.release_server_datagrams().await;
     let response = timeout(TEST_TIMEOUT, recv.read_to_end(2 << 20)).await.unwrap();
     assert!(response.expect("the whole response").len() > 1 << 20);
@@ -144,7 +145,7 @@ async fn large_heads_are_refused_and_endless_ones_are_not_read() {
         [frame, block].concat()
     };
     for endless in [
-        // Heads of 16 KiB and of 4 GB by their header, and trailers.
+        // Heads with a stated length of 16 KiB and 4 GB, and trailers.
         large(16_000),
         vec![1, 0xc0, 0, 0, 1, 0, 0, 0, 0],
         [head("GET", "/trailers"), vec![0, 1, b'x', 1, 0x80, 1, 0, 0]].concat(),
@@ -153,16 +154,16 @@ async fn large_heads_are_refused_and_endless_ones_are_not_read() {
         send.write_all(&endless).await.unwrap();
         let stopped = timeout(TEST_TIMEOUT, send.stopped()).await.unwrap().unwrap();
         let _ = recv.read_to_end(1 << 20).await;
-        let code = stopped.expect("the server wants no more").into_inner();
-        let enough = [Code::H3_EXCESSIVE_LOAD.value(), Code::H3_NO_ERROR.value()];
-        assert!(enough.contains(&code), "{code:#x}");
+        let code = stopped.expect("the server stops the stream").into_inner();
+        let expected = [Code::H3_EXCESSIVE_LOAD.value(), Code::H3_NO_ERROR.value()];
+        assert!(expected.contains(&code), "{code:#x}");
     }
     assert_eq!(client.get("/").await.status, StatusCode::OK, "it serves on");
     client.close().await;
     server.stop().await;
 }
 
-/// The library keeps state for each, and the client gets back its credit for each.
+/// The library keeps state for each stream, although the client gets its stream credit back.
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc9114_4_1_streams_without_a_head_end_the_connection() {
     let server = RunningServer::files(|config| config.limits.streams = 3).await;
@@ -174,7 +175,7 @@ async fn rfc9114_4_1_streams_without_a_head_end_the_connection() {
             let _ = recv.read_to_end(1000).await;
         }
     };
-    timeout(TEST_TIMEOUT, opening).await.expect("the server has enough of it");
+    timeout(TEST_TIMEOUT, opening).await.expect("the server closes the connection");
     assert_eq!(close_code(&client.connection).await, Code::H3_EXCESSIVE_LOAD.value());
     server.stop().await;
 }
@@ -182,7 +183,7 @@ async fn rfc9114_4_1_streams_without_a_head_end_the_connection() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_the_server_resets_holds_neither_the_connection_nor_memory() {
     let server = RunningServer::files(|config| {
-        config.limits.header_timeout = SHORT / 4;
+        config.limits.header_timeout = SHORT_TIMEOUT / 4;
         config.limits.idle_timeout = 2 * TEST_TIMEOUT;
         config.limits.drain_timeout = 2 * TEST_TIMEOUT;
     })
@@ -191,14 +192,14 @@ async fn a_stream_that_the_server_resets_holds_neither_the_connection_nor_memory
     assert_eq!(client.get("/").await.status, StatusCode::OK);
     let (mut send, mut recv) = client.connection.open_bi().await.unwrap();
     send.write_all(&head("GET", "/")[..10]).await.unwrap();
-    assert_eq!(reset(&mut recv).await, Code::H3_INTERNAL_ERROR.value());
+    assert_eq!(reset_code(&mut recv).await, Code::H3_INTERNAL_ERROR.value());
     // Nothing is running, so the server does not wait.
     server.handle.stop();
     timeout(TEST_TIMEOUT, client.connection.closed()).await.expect("it drains at once");
     server.stop().await;
 }
 
-/// The library reports it as it reports the head of a request that is too large.
+/// The library reports this in the same way as a request head that is too large.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_that_is_too_large_for_its_client_does_not_hold_the_connection() {
     let server = RunningServer::files(|config| {
@@ -206,14 +207,14 @@ async fn a_response_that_is_too_large_for_its_client_does_not_hold_the_connectio
         config.limits.drain_timeout = 2 * TEST_TIMEOUT;
     })
     .await;
-    let (_endpoint, connection) = bare(&server).await;
+    let (_endpoint, connection) = connect_raw(&server).await;
     let mut control = connection.open_uni().await.unwrap();
     // SETTINGS_MAX_FIELD_SECTION_SIZE of one byte.
     control.write_all(&[0, 4, 2, 6, 1]).await.unwrap();
     let (mut send, mut recv) = connection.open_bi().await.unwrap();
     send.write_all(&head("GET", "/")).await.unwrap();
     send.finish().unwrap();
-    assert_eq!(reset(&mut recv).await, Code::H3_INTERNAL_ERROR.value());
+    assert_eq!(reset_code(&mut recv).await, Code::H3_INTERNAL_ERROR.value());
     server.handle.stop();
     timeout(TEST_TIMEOUT, connection.closed()).await.expect("it drains at once");
     server.stop().await;
@@ -222,7 +223,7 @@ async fn a_response_that_is_too_large_for_its_client_does_not_hold_the_connectio
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc9114_4_1_2_a_body_that_contradicts_its_content_length_is_malformed() {
     let server = RunningServer::files(|_| {}).await;
-    let (_endpoint, connection) = bare(&server).await;
+    let (_endpoint, connection) = connect_raw(&server).await;
     let mut control = connection.open_uni().await.unwrap();
     control.write_all(&[0, 4, 0]).await.unwrap();
     // A length of 3, in one write with five bytes.
@@ -232,7 +233,7 @@ async fn rfc9114_4_1_2_a_body_that_contradicts_its_content_length_is_malformed()
     let request = [&[1, length][..], &block, &[0, 5], b"lying"].concat();
     let (mut send, mut recv) = connection.open_bi().await.unwrap();
     send.write_all(&request).await.unwrap();
-    assert_eq!(reset(&mut recv).await, Code::H3_MESSAGE_ERROR.value());
+    assert_eq!(reset_code(&mut recv).await, Code::H3_MESSAGE_ERROR.value());
     connection.close(0x100_u32.into(), b"");
     server.stop().await;
 }
@@ -246,7 +247,7 @@ async fn reset_token(server: SocketAddr) -> Vec<u8> {
     packet[count - 16..count].to_vec()
 }
 
-/// Who sees a connection's id could otherwise get its token from the other port.
+/// Otherwise, anybody who sees a connection id could get its reset token from the other port.
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc9000_21_11_two_ports_have_different_reset_tokens_for_one_id() {
     let other = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
@@ -278,7 +279,7 @@ async fn rfc9114_7_1_a_truncated_data_frame_is_a_connection_error() {
 async fn rfc9114_6_2_1_an_endless_control_frame_ends_the_connection() {
     let server = RunningServer::files(|_| {}).await;
     for kind in [&[0][..], &[0x40, 0], &[0xc0, 0, 0, 0, 0, 0, 0, 0]] {
-        let (_endpoint, connection) = bare(&server).await;
+        let (_endpoint, connection) = connect_raw(&server).await;
         let mut control = connection.open_uni().await.unwrap();
         control.write_all(kind).await.unwrap();
         // SETTINGS of 64 KiB.
@@ -298,18 +299,18 @@ async fn many_streams_wait_and_too_many_cancelled_ones_end_the_connection() {
         running.push(client.send_head(request(Method::GET, &format!("/slow{number}")), true).await);
     }
     let more = timeout(Duration::from_millis(100), client.connection.open_bi()).await;
-    assert!(more.is_err(), "no fourth at a time");
+    assert!(more.is_err(), "no fourth stream at a time");
     for stream in running {
         assert_eq!(reply(stream).await.unwrap().status, StatusCode::OK);
     }
-    let giving_up = async {
+    let cancelling = async {
         loop {
             let Ok((mut send, mut recv)) = client.connection.open_bi().await else { break };
             let _ = send.write_all(&head("GET", "/slow")).await;
             let _ = (send.reset(0x10c_u32.into()), recv.stop(0x10c_u32.into()));
         }
     };
-    timeout(TEST_TIMEOUT, giving_up).await.expect("the server has enough of it");
+    timeout(TEST_TIMEOUT, cancelling).await.expect("the server closes the connection");
     assert_eq!(close_code(&client.connection).await, Code::H3_EXCESSIVE_LOAD.value());
     server.stop().await;
 }
@@ -383,7 +384,7 @@ async fn stopping_finishes_what_is_running_and_loses_nothing() {
             }
         }
     };
-    timeout(TEST_TIMEOUT, refused).await.expect("refused, and told so");
+    timeout(TEST_TIMEOUT, refused).await.expect("the server refuses the connection");
     running.send_data(Bytes::from_static(b"the second")).await.unwrap();
     running.finish().await.unwrap();
     for stream in [running, page] {
@@ -404,7 +405,7 @@ async fn a_large_response_is_complete_although_the_server_stops() {
     assert_eq!(client.get("/").await.status, StatusCode::OK);
     relay.hold_server_datagrams();
     let running = client.send_head(request(Method::GET, "/big"), true).await;
-    relay.until_down(20_000).await;
+    relay.wait_for_server_bytes(20_000).await;
     // The whole response is in the server's buffers, and most of it is unsent.
     server.start_stop();
     relay.release_server_datagrams().await;
@@ -420,10 +421,10 @@ async fn a_close_is_sent_although_the_congestion_window_is_full() {
     assert_eq!(client.get("/").await.status, StatusCode::OK);
     relay.drop_client_datagrams(true);
     // The request, and no acknowledgement of the response.
-    let before = relay.up().len();
+    let before = relay.client_datagrams().len();
     let _running = client.send_head(request(Method::GET, "/big"), true).await;
     relay.inject_until_response(before, 2_000).await;
-    relay.until_down(10_000).await;
+    relay.wait_for_server_bytes(10_000).await;
     server.handle.stop_now();
     assert_eq!(close_code(&client.connection).await, Code::H3_NO_ERROR.value());
     server.stop().await;
@@ -433,7 +434,7 @@ async fn a_close_is_sent_although_the_congestion_window_is_full() {
 async fn responses_over_tcp_advertise_http3() {
     let get = "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
     let server = RunningServer::files(|_| {}).await;
-    let response = crate::support::full(server.address, get).await;
+    let response = crate::support::fetch(server.address, get).await;
     let header = format!("alt-svc: h3=\":{}\"; ma=86400\r\n", server.address.port());
     assert!(response.contains(&header), "{response}");
     server.stop().await;
@@ -443,7 +444,7 @@ async fn responses_over_tcp_advertise_http3() {
         |config| config.tls.max_version = firstflight_tls::Version::Tls12,
     ] {
         let server = RunningServer::files(change).await;
-        let response = crate::support::full(server.address, get).await;
+        let response = crate::support::fetch(server.address, get).await;
         assert!(
             response.starts_with("HTTP/1.1 200") && !response.contains("alt-svc"),
             "{response}"
@@ -461,18 +462,18 @@ async fn tls_secrets_of_tcp_and_quic_go_to_one_file() {
     .await;
     let file = std::env::temp_dir().join(format!("firstflight-keylog-{}", std::process::id()));
     remembered(server.address).await;
-    crate::support::full(server.address, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    crate::support::fetch(server.address, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
         .await;
     server.stop().await;
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
     let lines = text.lines().filter(|line| line.starts_with("CLIENT_TRAFFIC_SECRET_0 "));
-    assert_eq!(lines.count(), 2, "a line a connection");
+    assert_eq!(lines.count(), 2, "one line for each connection");
 }
 
 #[tokio::test]
 async fn a_udp_port_in_use_is_named_with_the_fix() {
-    // Not one that the system gives to other tests' TCP connections meanwhile.
+    // Not a port that the system gives to other tests' TCP connections meanwhile.
     let taken = std::net::UdpSocket::bind(("127.0.0.1", free_port())).unwrap();
     let address = taken.local_addr().unwrap();
     let bind = async || {
@@ -507,14 +508,15 @@ async fn trailers_and_expectations_are_forwarded() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stalled_client_is_dropped_and_a_slow_one_is_not() {
-    let server = RunningServer::files(|config| config.limits.idle_timeout = SHORT * 2).await;
-    let (endpoint, _) = (endpoint(), ());
-    let (mut small, _) = config("h3", Remembered::default());
+    let server =
+        RunningServer::files(|config| config.limits.idle_timeout = SHORT_TIMEOUT * 2).await;
+    let endpoint = endpoint();
+    let (mut small_window, _) = config("h3", Remembered::default());
     let mut transport = quinn::TransportConfig::default();
     transport.stream_receive_window(20_000_u32.into());
     transport.keep_alive_interval(Some(Duration::from_millis(100)));
-    small.transport_config(std::sync::Arc::new(transport));
-    let connecting = endpoint.connect_with(small, server.address, "localhost").unwrap();
+    small_window.transport_config(std::sync::Arc::new(transport));
+    let connecting = endpoint.connect_with(small_window, server.address, "localhost").unwrap();
     let connection = timeout(TEST_TIMEOUT, connecting).await.unwrap().unwrap();
     let mut control = connection.open_uni().await.unwrap();
     control.write_all(&[0, 4, 0]).await.unwrap();
@@ -522,17 +524,17 @@ async fn a_stalled_client_is_dropped_and_a_slow_one_is_not() {
     let (mut send, mut slow) = connection.open_bi().await.unwrap();
     send.write_all(&head("GET", "/big")).await.unwrap();
     send.finish().unwrap();
-    let (mut taken, mut part) = (0, vec![0; 20_000]);
+    let (mut received, mut part) = (0, vec![0; 20_000]);
     while let Some(count) = slow.read(&mut part).await.unwrap() {
-        taken += count;
+        received += count;
         tokio::time::sleep(Duration::from_millis(50 * count as u64 / 20_000)).await;
     }
-    assert!(taken > 1 << 20);
+    assert!(received > 1 << 20);
     let (mut send, mut never) = connection.open_bi().await.unwrap();
     send.write_all(&head("GET", "/big")).await.unwrap();
     send.finish().unwrap();
-    let given_up = timeout(TEST_TIMEOUT, never.received_reset()).await.expect("given up").unwrap();
-    assert_eq!(given_up.map(u64::from), Some(Code::H3_INTERNAL_ERROR.value()));
+    let reset = timeout(TEST_TIMEOUT, never.received_reset()).await.expect("a reset").unwrap();
+    assert_eq!(reset.map(u64::from), Some(Code::H3_INTERNAL_ERROR.value()));
     connection.close(0x100_u32.into(), b"");
     server.stop().await;
 }

@@ -12,7 +12,7 @@ use crate::support::{RunningServer, TEST_TIMEOUT, until};
 /// The kernel merges datagrams of several connections from one port and gives them to the worker of
 /// the first one. None may be lost or get a stateless reset.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn rfc9000_10_3_joined_datagrams_reset_no_connection_of_another_worker() {
+async fn rfc9000_10_3_merged_datagrams_reset_no_connection_of_another_worker() {
     let server = RunningServer::files(|_| {}).await;
     let relay = UdpRelay::to(server.address).await;
     let endpoint = endpoint();
@@ -25,10 +25,10 @@ async fn rfc9000_10_3_joined_datagrams_reset_no_connection_of_another_worker() {
         control.write_all(&[0, 4, 0]).await.unwrap();
         connections.push((connection, control));
     }
-    // Until the handshakes' packets have been exchanged.
-    quiet(&relay).await;
+    // The handshakes' packets have to be exchanged first.
+    wait_until_quiet(&relay).await;
     relay.drop_client_datagrams(true);
-    let before = relay.up().len();
+    let before = relay.client_datagrams().len();
     let mut responses = Vec::new();
     for (connection, _) in &connections {
         let (mut send, receive) = connection.open_bi().await.unwrap();
@@ -36,18 +36,18 @@ async fn rfc9000_10_3_joined_datagrams_reset_no_connection_of_another_worker() {
         send.finish().unwrap();
         responses.push(receive);
     }
-    let all_sent = || ids(&relay.up()[before..]) >= connections.len();
+    let all_sent = || count_connections(&relay.client_datagrams()[before..]) >= connections.len();
     until("each connection sends its request", all_sent).await;
     let mut by_length = HashMap::<usize, Vec<Vec<u8>>>::new();
-    for datagram in relay.up().split_off(before) {
+    for datagram in relay.client_datagrams().split_off(before) {
         by_length.entry(datagram.len()).or_default().push(datagram);
     }
-    let joined = by_length.into_values().max_by_key(Vec::len).expect("datagrams");
-    let mut workers = joined.iter().map(|sent| Steering::new(4).worker(sent)).collect::<Vec<_>>();
+    let batch = by_length.into_values().max_by_key(Vec::len).expect("datagrams");
+    let mut workers = batch.iter().map(|sent| Steering::new(4).worker(sent)).collect::<Vec<_>>();
     workers.sort_unstable();
     workers.dedup();
     assert!(workers.len() > 1, "requests for several workers");
-    relay.inject_joined(&joined);
+    relay.inject_merged(&batch);
     relay.drop_client_datagrams(false);
     for mut receive in responses {
         let response =
@@ -58,7 +58,7 @@ async fn rfc9000_10_3_joined_datagrams_reset_no_connection_of_another_worker() {
 }
 
 /// The number of connections that sent these datagrams, by the ids in their short headers.
-fn ids(datagrams: &[Vec<u8>]) -> usize {
+fn count_connections(datagrams: &[Vec<u8>]) -> usize {
     let mut ids = datagrams.iter().map(|datagram| &datagram[1..9]).collect::<Vec<_>>();
     ids.sort_unstable();
     ids.dedup();
@@ -66,12 +66,12 @@ fn ids(datagrams: &[Vec<u8>]) -> usize {
 }
 
 /// Waits until no datagram has arrived for a while.
-async fn quiet(relay: &UdpRelay) {
+async fn wait_until_quiet(relay: &UdpRelay) {
     let waiting = async {
         loop {
-            let before = (relay.up().len(), relay.down().len());
+            let before = (relay.client_datagrams().len(), relay.server_datagrams().len());
             sleep(Duration::from_millis(100)).await;
-            if (relay.up().len(), relay.down().len()) == before {
+            if (relay.client_datagrams().len(), relay.server_datagrams().len()) == before {
                 return;
             }
         }

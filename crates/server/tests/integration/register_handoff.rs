@@ -16,9 +16,14 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 use crate::support::{
-    Client, RunningServer, TEST_TIMEOUT, executions, full, get, line, replay, start_upstream, until,
+    Client, RunningServer, TEST_TIMEOUT, executions, fetch, get, line, replay, start_upstream,
+    until,
 };
 use crate::upgrade::{CrashPoint, take_register};
+
+/// The store's digest comes first, then the register's length with a flag.
+const STORE_DIGEST_BYTES: usize = 32;
+const HAS_KEYS: u64 = 1 << 63;
 
 /// Starts processes that share ticket keys and accept early POSTs with a key.
 struct Generations {
@@ -63,8 +68,9 @@ impl Generations {
 }
 
 async fn hand_off(old: &RunningServer, new: &RunningServer) {
-    let (one, other) = UnixStream::pair().unwrap();
-    let (handed_over, taken) = tokio::join!(old.handle.hand_off(one), new.handle.take_over(other));
+    let (old_end, new_end) = UnixStream::pair().unwrap();
+    let (handed_over, taken) =
+        tokio::join!(old.handle.hand_off(old_end), new.handle.take_over(new_end));
     handed_over.unwrap();
     taken.unwrap();
 }
@@ -92,7 +98,7 @@ async fn rfc8446_8_2_a_successor_knows_flights_and_keys_and_needs_no_recording_w
     hand_off(&old, &new).await;
     drop(replay(new.address, &flight).await);
     let again = String::from_utf8(post("/once", "k")).unwrap();
-    assert_eq!(status(&full(new.address, &again).await), "409");
+    assert_eq!(status(&fetch(new.address, &again).await), "409");
     // The old process forwards the flights that it still receives.
     let session = old.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), &get("/late"));
@@ -104,7 +110,7 @@ async fn rfc8446_8_2_a_successor_knows_flights_and_keys_and_needs_no_recording_w
     let flight = client.flight.clone();
     assert_eq!(status(&client.run(new.address).await), "200");
     drop(replay(old.address, &flight).await);
-    assert_eq!(status(&full(old.address, &again).await), "409");
+    assert_eq!(status(&fetch(old.address, &again).await), "409");
     let (old, new) = (old.stop().await, new.stop().await);
     for target in ["/once", "/late", "/early"] {
         assert_eq!(generations.upstream.recorded(target).len(), 1, "{target}");
@@ -134,14 +140,16 @@ async fn a_register_that_no_process_takes_stays_where_it_was() {
         async move { server.hand_off(stream).await }
     });
     // The successor reads the whole register and dies before it has confirmed that.
-    let mut read = vec![0; 8 + 48];
-    other.read_exact(&mut read).await.unwrap();
+    other.read_exact(&mut [0; STORE_DIGEST_BYTES]).await.unwrap();
+    let length = other.read_u64().await.unwrap() & !HAS_KEYS;
+    let mut register = vec![0; usize::try_from(length).unwrap()];
+    other.read_exact(&mut register).await.unwrap();
     // Claims wait meanwhile.
     let client = Client::prepare("http/1.1", Some(&waiting), &get("/meanwhile"));
     let meanwhile = tokio::spawn(client.run(old.address));
     while generations.upstream.recorded("/meanwhile").is_empty() && !meanwhile.is_finished() {
         tokio::time::sleep(Duration::from_millis(20)).await;
-        if other.try_read(&mut read).is_ok() {
+        if other.try_read(&mut register).is_ok() {
             break;
         }
     }
@@ -165,7 +173,7 @@ async fn a_key_that_was_claimed_at_a_successor_that_died_stays_used() {
     let generations = Generations::new().await;
     let old = generations.first().await;
     let (stream, other) = UnixStream::pair().unwrap();
-    // As a process that does not serve.
+    // Stands for a process that does not serve.
     let taking = take_register(other, CrashPoint::WithRegister);
     let (handed_over, other) = tokio::join!(old.handle.hand_off(stream), taking);
     handed_over.unwrap();
@@ -176,18 +184,19 @@ async fn a_key_that_was_claimed_at_a_successor_that_died_stays_used() {
         let won = HandoffReply::Name(ClaimOutcome::Won);
         other.write_u8(won.to_byte()).await.unwrap();
     };
-    let (response, ()) = tokio::join!(full(old.address, &used), replying);
+    let (response, ()) = tokio::join!(fetch(old.address, &used), replying);
     assert_eq!(status(&response), "200", "{response}");
     drop(other);
     timeout(TEST_TIMEOUT, old.handle.wait_until_taken_back()).await.unwrap();
-    assert_eq!(status(&full(old.address, &used).await), "409");
-    // The successor may have executed a request with this key, by itself. The next one knows that too.
+    assert_eq!(status(&fetch(old.address, &used).await), "409");
+    // The successor may have executed a request with this key by itself. The next successor has to
+    // take that into account, too.
     let unknown = String::from_utf8(post("/unknown", "l")).unwrap();
-    assert_eq!(status(&full(old.address, &unknown).await), "503");
+    assert_eq!(status(&fetch(old.address, &unknown).await), "503");
     let new = generations.start().await;
     hand_off(&old, &new).await;
-    assert_eq!(status(&full(new.address, &used).await), "409");
-    assert_eq!(status(&full(new.address, &unknown).await), "503");
+    assert_eq!(status(&fetch(new.address, &used).await), "409");
+    assert_eq!(status(&fetch(new.address, &unknown).await), "503");
     old.stop().await;
     new.stop().await;
     assert_eq!(generations.upstream.recorded("/used").len(), 1);
@@ -195,7 +204,7 @@ async fn a_key_that_was_claimed_at_a_successor_that_died_stays_used() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_accepts_other_flights_takes_the_tickets_over() {
+async fn a_process_with_other_tls_settings_takes_the_tickets_over() {
     let generations = Generations::new().await;
     let old = generations.first().await;
     let keys = generations.dir.path().join("keys");
@@ -219,12 +228,12 @@ async fn a_register_is_handed_over_once() {
     let (old, new) = (generations.first().await, generations.start().await);
     hand_off(&old, &new).await;
     let third = generations.start().await;
-    let (one, other) = UnixStream::pair().unwrap();
+    let (old_end, new_end) = UnixStream::pair().unwrap();
     let (handed_over, taken) =
-        tokio::join!(old.handle.hand_off(one), third.handle.take_over(other));
+        tokio::join!(old.handle.hand_off(old_end), third.handle.take_over(new_end));
     assert!(matches!(handed_over, Err(HandoffError::NotOwner)), "{handed_over:?}");
     assert!(taken.is_err());
-    assert!(old.handle.state_for_successor().is_err(), "nor is anything else");
+    assert!(old.handle.state_for_successor().is_err(), "nor are sockets and secrets");
     // The owner of the register can hand it over.
     hand_off(&new, &third).await;
 }
@@ -235,12 +244,13 @@ async fn a_process_with_another_store_takes_over_no_register() {
     let (old, keys) = (generations.first().await, generations.dir.path().join("keys"));
     let change = |config: &mut ServerConfig| {
         config.tickets.keys = KeySource::File(keys);
-        let nobody = Address::Tcp("127.0.0.1".into(), 1);
-        config.store = Some(StoreConfig::new(Topology::Single(nobody)));
+        let unreachable = Address::Tcp("127.0.0.1".into(), 1);
+        config.store = Some(StoreConfig::new(Topology::Single(unreachable)));
     };
     let new = generations.start_with(change).await;
-    let (one, other) = UnixStream::pair().unwrap();
-    let (handed_over, taken) = tokio::join!(old.handle.hand_off(one), new.handle.take_over(other));
+    let (old_end, new_end) = UnixStream::pair().unwrap();
+    let (handed_over, taken) =
+        tokio::join!(old.handle.hand_off(old_end), new.handle.take_over(new_end));
     assert!(handed_over.is_err());
     assert!(matches!(taken, Err(HandoffError::OtherStore)), "{taken:?}");
     // The register is where it was.
@@ -275,7 +285,6 @@ async fn nothing_runs_twice_while_the_register_is_handed_over() {
     let session = Arc::new(old.session("http/1.1").await);
     let (to_old, to_new) = (old.address, new.address);
     let sent = Arc::new(AtomicUsize::new(0));
-    let taken = Arc::new(tokio::sync::Notify::new());
     let mut tasks = tokio::task::JoinSet::new();
     for n in 0..FLIGHTS {
         let (session, sent) = (session.clone(), sent.clone());
@@ -292,18 +301,17 @@ async fn nothing_runs_twice_while_the_register_is_handed_over() {
     }
     until("flights are sent", || sent.load(Ordering::SeqCst) >= FLIGHTS / 4).await;
     hand_off(&old, &new).await;
-    taken.notify_waiters();
-    let mut early = 0;
+    let mut checked = 0;
     while let Some(done) = tasks.join_next().await {
         let (n, flight, request, status_of_first) = done.unwrap();
         assert_eq!(status_of_first, "200", "{n}");
         // The attacker at the new process, and the client itself.
         drop(replay(to_new, &flight).await);
-        let again = full(to_new, &String::from_utf8(request).unwrap()).await;
+        let again = fetch(to_new, &String::from_utf8(request).unwrap()).await;
         assert_eq!(status(&again), "409", "{n}: {again}");
-        early += 1;
+        checked += 1;
     }
-    assert_eq!(early, FLIGHTS);
+    assert_eq!(checked, FLIGHTS);
     let (old, new) = (old.stop().await, new.stop().await);
     for n in 0..FLIGHTS {
         let word = format!("/race/{n}.");

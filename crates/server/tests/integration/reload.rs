@@ -9,11 +9,11 @@ use firstflight_testkit::free_port;
 use tokio::net::TcpStream;
 
 use crate::support::{
-    Client, RunningServer, TEST_TIMEOUT, executions, full, get, line, replay, start_upstream,
+    Client, RunningServer, TEST_TIMEOUT, executions, fetch, get, line, replay, start_upstream,
 };
 
 /// An address of this machine without a listener.
-fn free() -> SocketAddr {
+fn free_address() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, free_port()).into()
 }
 
@@ -26,21 +26,21 @@ fn page(target: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn listeners_are_added_and_removed_and_connections_stay() {
     let server = RunningServer::files(|_| {}).await;
-    let (stays, comes) = (server.address, free());
+    let (kept_address, new_address) = (server.address, free_address());
     // Stays open from before the first reload until after the last.
     let mut kept = Client::prepare("http/1.1", None, b"");
-    let mut tcp = TcpStream::connect(stays).await.unwrap();
+    let mut tcp = TcpStream::connect(kept_address).await.unwrap();
     kept.handshake(&mut tcp).await;
 
-    server.reload(|config| config.listeners.push(Listener::new(comes))).await.unwrap();
-    assert_eq!(server.handle.status().addresses, [stays, comes]);
-    assert!(full(comes, &page("/new")).await.starts_with("HTTP/1.1 404"));
-    assert!(full(stays, &page("/")).await.starts_with("HTTP/1.1 200"));
+    server.reload(|config| config.listeners.push(Listener::new(new_address))).await.unwrap();
+    assert_eq!(server.handle.status().addresses, [kept_address, new_address]);
+    assert!(fetch(new_address, &page("/new")).await.starts_with("HTTP/1.1 404"));
+    assert!(fetch(kept_address, &page("/")).await.starts_with("HTTP/1.1 200"));
 
-    server.reload(|config| config.listeners = vec![Listener::new(comes)]).await.unwrap();
-    assert_eq!(server.handle.status().addresses, [comes]);
+    server.reload(|config| config.listeners = vec![Listener::new(new_address)]).await.unwrap();
+    assert_eq!(server.handle.status().addresses, [new_address]);
     let refused = async {
-        while TcpStream::connect(stays).await.is_ok() {
+        while TcpStream::connect(kept_address).await.is_ok() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -74,7 +74,7 @@ async fn a_reload_before_the_server_runs_waits_for_it() {
 async fn an_invalid_configuration_changes_nothing() {
     let server = RunningServer::files(|_| {}).await;
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (used, other) = (taken.local_addr().unwrap(), free());
+    let (used, other) = (taken.local_addr().unwrap(), free_address());
     let no_file = |config: &mut ServerConfig| {
         let nowhere = config.access_log.as_ref().unwrap().file.clone().unwrap().join("no");
         config.certificate = CertificateSource::Files { cert: nowhere.clone(), key: nowhere };
@@ -117,8 +117,8 @@ async fn an_invalid_configuration_changes_nothing() {
         assert_eq!(status.addresses, [server.address]);
         assert!(TcpStream::connect(other).await.is_err());
     }
-    // The old one is in use: connections are kept.
-    let response = full(
+    // The old configuration is in use: connections are kept alive.
+    let response = fetch(
         server.address,
         "GET / HTTP/1.1\r\nHost: h\r\n\r\nGET /2 HTTP/1.1\r\nHost: h\r\n\
                                     Connection: close\r\n\r\n",
@@ -128,25 +128,24 @@ async fn an_invalid_configuration_changes_nothing() {
     assert_eq!(server.handle.status().last_reload.unwrap().error, None);
 }
 
-/// A pool with other settings is another pool.
+/// A reload replaces a pool whose settings change.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_counters_of_an_upstream_do_not_go_back() {
     let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;
-    full(server.address, &page("/")).await;
+    fetch(server.address, &page("/")).await;
     let counted = || server.handle.upstreams().remove(0).servers.remove(0).totals;
     let before = counted();
     assert_eq!((before.requests, before.responses[1]), (1, 1));
     server.reload(|config| config.limits.upstream_timeout *= 2).await.unwrap();
     assert_eq!(counted(), before);
-    full(server.address, &page("/")).await;
+    fetch(server.address, &page("/")).await;
     assert_eq!(counted().requests, 2);
     server.stop().await;
 }
 
-/// The connection is from before the reload.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_is_of_the_client_that_the_newest_trusted_proxies_name() {
+async fn new_trusted_proxies_determine_the_client_on_open_connections() {
     let server = RunningServer::files(|_| {}).await;
     let mut client = Client::prepare("http/1.1", None, b"");
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
@@ -225,7 +224,7 @@ async fn a_smaller_limit_applies_after_connections_have_ended() {
         held.push((client, tcp));
     }
     server.reload(|config| config.limits.connections = 2).await.unwrap();
-    let waiting = tokio::spawn(full_owned(server.address));
+    let waiting = tokio::spawn(fetch_page(server.address));
     // It is accepted once fewer than two connections are open.
     let last = held.pop();
     for (mut client, mut tcp) in held {
@@ -239,8 +238,8 @@ async fn a_smaller_limit_applies_after_connections_have_ended() {
     server.stop().await;
 }
 
-async fn full_owned(address: SocketAddr) -> String {
-    full(address, &page("/")).await
+async fn fetch_page(address: SocketAddr) -> String {
+    fetch(address, &page("/")).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,7 +14,8 @@ use firstflight_tls::{EarlyData, Handshake, Session, SteadyClock};
 use tokio::net::TcpStream;
 
 use crate::support::{
-    Client, RunningServer, TEST_TIMEOUT, executions, get, line, patient, replay, start_upstream,
+    Client, RunningServer, TEST_TIMEOUT, executions, get, line, replay, start_upstream,
+    store_config,
 };
 
 struct Cluster {
@@ -26,7 +27,7 @@ struct Cluster {
 impl Cluster {
     fn new() -> Self {
         let store = StoreProcess::redis(StoreListen::Unix);
-        let config = patient(&store);
+        let config = store_config(&store);
         let cluster = Self { store, config, dir: Arc::new(tempfile::tempdir().unwrap()) };
         std::fs::write(cluster.key_encryption(), "0123456789abcdef".repeat(4)).unwrap();
         let mode = std::fs::Permissions::from_mode(0o600);
@@ -68,15 +69,15 @@ impl Cluster {
         &self,
         from: &RunningServer,
         to: &RunningServer,
-        wanted: impl Fn(&Handshake) -> bool,
+        expected: impl Fn(&Handshake) -> bool,
     ) {
         let end = Instant::now() + TEST_TIMEOUT;
         loop {
-            self.age();
+            self.age_epoch();
             let session = from.sessions_of("localhost", "http/1.1").await.remove(0);
             tokio::time::sleep(Duration::from_millis(100)).await;
             let facts = facts(to, &session).await;
-            if wanted(&facts) {
+            if expected(&facts) {
                 return;
             }
             assert!(Instant::now() < end, "{facts:?}");
@@ -85,9 +86,9 @@ impl Cluster {
     }
 
     /// Makes the store's epoch a day older, so that claims count immediately.
-    fn age(&self) {
-        if let Ok(left) = self.store.cli(&["PTTL", EPOCH]).parse::<u64>() {
-            self.store.cli(&["PEXPIRE", EPOCH, &(left - 86_400_000).to_string()]);
+    fn age_epoch(&self) {
+        if let Ok(lifetime) = self.store.cli(&["PTTL", EPOCH]).parse::<u64>() {
+            self.store.cli(&["PEXPIRE", EPOCH, &(lifetime - 86_400_000).to_string()]);
         }
     }
 }
@@ -181,7 +182,7 @@ async fn a_single_use_ticket_works_for_one_connection_on_any_node() {
         let mut tcp = TcpStream::connect(b.address).await.unwrap();
         client.handshake(&mut tcp).await;
         assert!(Instant::now() < end, "{:?}", client.machine.facts());
-        // A ticket that comes back before the store has it costs a full handshake.
+        // A ticket that is offered before the store has its session costs a full handshake.
         if !accepted(&client.machine.facts()) {
             continue;
         }
@@ -216,7 +217,7 @@ async fn rfc8470_5_2_an_original_whose_single_use_ticket_a_copy_has_taken_gets_4
         let session = a.session("http/1.1").await;
         let client = Client::prepare("http/1.1", Some(&session), &get(&target));
         let copy = replay(b.address, &client.flight).await;
-        // It does not run if it comes before the store has the ticket.
+        // The copy does not run if it arrives before the store has the ticket.
         let ran = tokio::time::timeout(Duration::from_secs(2), upstream.wait_for(&target)).await;
         if ran.is_err() {
             continue;
@@ -232,7 +233,7 @@ async fn rfc8470_5_2_an_original_whose_single_use_ticket_a_copy_has_taken_gets_4
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn copies_of_a_single_use_flight_race_and_one_runs() {
+async fn at_most_one_of_the_racing_copies_of_a_single_use_flight_runs() {
     if skipped_without(&["redis-server"]) {
         return;
     }
@@ -253,7 +254,7 @@ async fn copies_of_a_single_use_flight_race_and_one_runs() {
             replay(a.address, &flight),
             replay(b.address, &flight),
         );
-        // None runs if they come before the store has the ticket.
+        // No copy runs if all arrive before the store has the ticket.
         let ran = tokio::time::timeout(Duration::from_secs(2), upstream.wait_for(&target)).await;
         raced += usize::from(ran.is_ok());
         targets.push(target);
@@ -281,6 +282,6 @@ async fn nodes_that_start_without_the_store_get_its_keys_later() {
     cluster.store.restart();
     cluster.until(&a, &b, |facts| facts.resumed).await;
     cluster.until(&b, &a, accepted).await;
-    // It still opens the tickets that it has issued until then.
+    // The node still opens tickets that it issued before.
     assert!(facts(&a, &own).await.resumed);
 }

@@ -53,8 +53,8 @@ fn get(host: &str, target: &str) -> Vec<u8> {
 }
 
 /// Sends a request after a full handshake.
-async fn full(server: &RunningServer, server_name: &str, request: &[u8]) -> String {
-    let mut client = Client::calling(server_name, "http/1.1", None, b"");
+async fn fetch(server: &RunningServer, server_name: &str, request: &[u8]) -> String {
+    let mut client = Client::for_host(server_name, "http/1.1", None, b"");
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
     client.handshake(&mut tcp).await;
     client.write(request);
@@ -75,7 +75,7 @@ async fn the_host_selects_the_site_if_the_certificate_covers_it() {
         ("127.0.0.1", "127.0.0.1", "200 OK", "one\n"),
         ("one.test", "one.test\r\nHost: one.test", "400 Bad Request", "400 Bad Request\n"),
     ] {
-        let response = full(&server, server_name, &get(host, "/")).await;
+        let response = fetch(&server, server_name, &get(host, "/")).await;
         assert!(response.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{host}: {response}");
         assert!(response.ends_with(&format!("\r\n\r\n{body}")), "{host}: {response}");
         assert_eq!(response.contains("server: one\r\n"), body == "one\n", "{host}: {response}");
@@ -83,12 +83,12 @@ async fn the_host_selects_the_site_if_the_certificate_covers_it() {
     for head in
         ["GET / HTTP/1.1\r\nConnection: close", "GET / HTTP/1.1\r\nHost:\r\nConnection: close"]
     {
-        let response = full(&server, "one.test", format!("{head}\r\n\r\n").as_bytes()).await;
+        let response = fetch(&server, "one.test", format!("{head}\r\n\r\n").as_bytes()).await;
         assert!(response.starts_with("HTTP/1.1 400 "), "{head}: {response}");
     }
     crate::metrics::assert_metrics(&server, "requests_misdirected_total protocol=http1.1 2").await;
-    let old = full(&server, "one.test", b"GET / HTTP/1.0\r\n\r\n").await;
-    assert!(old.ends_with("one\n"), "{old}");
+    let http10 = fetch(&server, "one.test", b"GET / HTTP/1.0\r\n\r\n").await;
+    assert!(http10.ends_with("one\n"), "{http10}");
     server.stop().await;
 }
 
@@ -122,7 +122,7 @@ async fn a_ticket_of_one_site_allows_no_early_data_on_another() {
     ] {
         let session = server.session_of(issued, "http/1.1").await;
         let request = get(requested, &format!("/?{issued}-{requested}"));
-        let client = Client::calling(requested, "http/1.1", Some(&session), &request);
+        let client = Client::for_host(requested, "http/1.1", Some(&session), &request);
         let response = client.run(server.address).await;
         assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{issued} {requested}: {response}");
     }
@@ -138,9 +138,10 @@ async fn a_ticket_of_one_site_allows_no_early_data_on_another() {
     }
 }
 
-/// A client that ignores what tickets say of names offers each site's ticket to the other. Both have
-/// one certificate, and `across_names` is set; `strict` is a rule of the second site.
-async fn crossing(strict: bool) -> Vec<serde_json::Value> {
+/// Offers each site's ticket to the other site, which no honest client does if a ticket does not
+/// allow it. The sites share a certificate, and `across_names` is set. `strict`: whether the second
+/// site has a stricter rule.
+async fn swap_tickets(strict: bool) -> Vec<serde_json::Value> {
     let dir = Arc::new(tempfile::tempdir().unwrap());
     let one = site(&dir, "one", &["one.test"], &["one.test", "two.test"]);
     let mut two = Site {
@@ -154,16 +155,16 @@ async fn crossing(strict: bool) -> Vec<serde_json::Value> {
     for (issued, requested) in [("one.test", "two.test"), ("two.test", "one.test")] {
         let session = server.session_of(issued, "http/1.1").await;
         let request = get(requested, &format!("/?{issued}"));
-        let client = Client::calling(requested, "http/1.1", Some(&session), &request);
+        let client = Client::for_host(requested, "http/1.1", Some(&session), &request);
         assert!(client.run(server.address).await.starts_with("HTTP/1.1 200 OK\r\n"), "{issued}");
     }
     server.stop().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_ticket_crosses_to_a_site_with_another_policy_whatever_its_client_offers() {
+async fn a_ticket_is_not_valid_for_a_site_with_another_policy() {
     for (strict, early_data) in [(true, "session_not_resumed"), (false, "accepted")] {
-        let log = crossing(strict).await;
+        let log = swap_tickets(strict).await;
         for word in ["?one.test", "?two.test"] {
             assert_eq!(line(&log, word)["early_data"], early_data, "{word}, strict: {strict}");
         }
@@ -195,7 +196,7 @@ async fn the_host_decides_what_runs_early_on_every_connection() {
     let server = two_sites().await;
     for (host, target) in [("one.test", "/pay?one"), ("shared.two.test", "/pay?two")] {
         let session = server.session_of("one.test", "http/1.1").await;
-        let client = Client::calling("one.test", "http/1.1", Some(&session), &get(host, target));
+        let client = Client::for_host("one.test", "http/1.1", Some(&session), &get(host, target));
         assert!(client.run(server.address).await.starts_with("HTTP/1.1 200 OK\r\n"), "{target}");
     }
     let log = server.stop().await;
@@ -209,7 +210,7 @@ async fn a_refused_flight_is_not_executed_after_its_host_moved_to_the_tickets_si
     let server = two_sites().await;
     let session = server.session_of("one.test", "http/1.1").await;
     let request = get("two.test", "/?moved");
-    let client = Client::calling("two.test", "http/1.1", Some(&session), &request);
+    let client = Client::for_host("two.test", "http/1.1", Some(&session), &request);
     let copy = client.flight.clone();
     assert!(client.run(server.address).await.ends_with("two\n"));
     let moved = server.reload(|config| {

@@ -50,7 +50,7 @@ async fn the_trace_of_an_early_request_has_handshake_claim_and_upstream() {
     assert!(response.starts_with("HTTP/1.1 200"), "{response}");
     let log = server.stop().await;
     let spans = collector.spans();
-    let whole = root(&spans, "/early").expect("a request");
+    let request_span = root(&spans, "/early").expect("a request");
     for (name, value) in [
         ("http.request.method", "GET"),
         ("http.response.status_code", "200"),
@@ -60,26 +60,26 @@ async fn the_trace_of_an_early_request_has_handshake_claim_and_upstream() {
         ("firstflight.early_data", "accepted"),
         ("firstflight.claim", "won"),
     ] {
-        assert_eq!(exported(whole, name), value, "{name}");
+        assert_eq!(exported(request_span, name), value, "{name}");
     }
-    assert_eq!(whole.name, "GET");
-    assert!(whole.parent_span_id.is_empty());
-    assert!(!format!("{spans:?}").contains("secret"), "the query is nobody's affair");
-    let handshake = part(&spans, whole, "tls.handshake").expect("a handshake");
-    let claim = part(&spans, whole, "early_data.claim").expect("a claim");
+    assert_eq!(request_span.name, "GET");
+    assert!(request_span.parent_span_id.is_empty());
+    assert!(!format!("{spans:?}").contains("secret"), "the query is not exported");
+    let handshake = part(&spans, request_span, "tls.handshake").expect("a handshake");
+    let claim = part(&spans, request_span, "early_data.claim").expect("a claim");
     assert!(claim.start_time_unix_nano >= handshake.start_time_unix_nano);
     assert!(claim.end_time_unix_nano <= handshake.end_time_unix_nano);
-    let requested = part(&spans, whole, "upstream").expect("an upstream");
-    assert_eq!(exported(requested, "http.response.status_code"), "200");
-    assert!(part(&spans, whole, "early_data.hold").is_none(), "it was not held");
+    let upstream_span = part(&spans, request_span, "upstream").expect("an upstream");
+    assert_eq!(exported(upstream_span, "http.response.status_code"), "200");
+    assert!(part(&spans, request_span, "early_data.hold").is_none(), "it was not held");
     // The upstream continues from this server's span, and the log has the trace.
     let [recorded] = &upstream.recorded("/early")[..] else { panic!("not once") };
     let field = traceparent(recorded);
-    let (trace, span) = (hex::encode(&whole.trace_id), hex::encode(&requested.span_id));
+    let (trace, span) = (hex::encode(&request_span.trace_id), hex::encode(&upstream_span.span_id));
     assert_eq!(field, format!("00-{trace}-{span}-01"));
     let line = line(&log, "/early");
     assert_eq!(line["trace_id"], trace.as_str());
-    assert_eq!(line["span_id"], hex::encode(&whole.span_id).as_str());
+    assert_eq!(line["span_id"], hex::encode(&request_span.span_id).as_str());
     assert!(line["upstream_ms"].as_f64().is_some() && line["upstream_status"] == 200);
 }
 
@@ -104,12 +104,12 @@ async fn the_log_has_why_and_how_long_a_request_was_held_and_that_a_copy_lost() 
     drop(replay(server.address, &flight).await);
     let log = server.stop().await;
     let spans = collector.spans();
-    let whole = root(&spans, "/held").expect("a request");
-    assert_eq!(exported(whole, "firstflight.held"), "policy");
-    let hold = part(&spans, whole, "early_data.hold").expect("a hold");
+    let request_span = root(&spans, "/held").expect("a request");
+    assert_eq!(exported(request_span, "firstflight.held"), "policy");
+    let hold = part(&spans, request_span, "early_data.hold").expect("a hold");
     assert_eq!(exported(hold, "firstflight.held"), "policy");
     assert!(hold.end_time_unix_nano > hold.start_time_unix_nano);
-    let handshake = part(&spans, whole, "tls.handshake").expect("a handshake");
+    let handshake = part(&spans, request_span, "tls.handshake").expect("a handshake");
     assert_eq!(exported(handshake, "firstflight.handshake.complete"), "true");
     assert_eq!(line(&log, "/held")["bytes_in"], 3);
     let copies = spans.iter().filter(|span| {
@@ -134,8 +134,8 @@ async fn only_the_first_request_of_a_connection_has_the_handshake_span() {
     Client::prepare("http/1.1", Some(&session), &two).run(server.address).await;
     server.stop().await;
     let spans = collector.spans();
-    let whole = root(&spans, "/big").expect("a request");
-    assert!(part(&spans, whole, "tls.handshake").is_none());
+    let request_span = root(&spans, "/big").expect("a request");
+    assert!(part(&spans, request_span, "tls.handshake").is_none());
     assert!(part(&spans, root(&spans, "/").expect("a request"), "tls.handshake").is_some());
 }
 
@@ -143,10 +143,10 @@ async fn only_the_first_request_of_a_connection_has_the_handshake_span() {
 async fn a_clients_trace_is_continued_only_if_clients_are_trusted() {
     let collector = Collector::start();
     let parent = format!("00-{THEIR_TRACE}-{THEIR_SPAN}-01");
-    for believed in [false, true] {
+    for trusted in [false, true] {
         let upstream = start_upstream();
         let settings = TelemetrySettings {
-            trust_traceparent: believed,
+            trust_traceparent: trusted,
             traces_sampled: 0.0,
             ..traced(&collector)
         };
@@ -161,14 +161,14 @@ async fn a_clients_trace_is_continued_only_if_clients_are_trusted() {
         let log = server.stop().await;
         let [recorded] = &upstream.recorded("/theirs")[..] else { panic!("not once") };
         let field = traceparent(recorded);
-        assert_eq!(field.contains(THEIR_TRACE), believed, "{field}");
-        assert_eq!(line(&log, "/theirs")["trace_id"] == THEIR_TRACE, believed);
-        assert_eq!(recorded.headers.contains_key("tracestate"), believed);
+        assert_eq!(field.contains(THEIR_TRACE), trusted, "{field}");
+        assert_eq!(line(&log, "/theirs")["trace_id"] == THEIR_TRACE, trusted);
+        assert_eq!(recorded.headers.contains_key("tracestate"), trusted);
         let spans = collector.spans();
-        let whole = root(&spans, "/theirs");
-        assert_eq!(whole.is_some(), believed, "unsampled is unsent");
-        if let Some(whole) = whole {
-            assert_eq!(hex::encode(&whole.parent_span_id), THEIR_SPAN);
+        let request_span = root(&spans, "/theirs");
+        assert_eq!(request_span.is_some(), trusted, "an unsampled trace is not exported");
+        if let Some(request_span) = request_span {
+            assert_eq!(hex::encode(&request_span.parent_span_id), THEIR_SPAN);
         }
     }
 }

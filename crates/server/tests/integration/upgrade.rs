@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use crate::support::quic::{Quic, UdpRelay, config, endpoint, head, remembered};
 use crate::support::{
-    Client, RunningServer, TEST_TIMEOUT, executions, full, get, line, lines, process_keys, replay,
+    Client, RunningServer, TEST_TIMEOUT, executions, fetch, get, line, lines, process_keys, replay,
     start_upstream,
 };
 
@@ -42,7 +42,7 @@ impl Successor {
     ) -> (Server, std::path::PathBuf) {
         let (bytes, descriptors) = inherited.parts();
         let mut descriptors: Vec<OwnedFd> =
-            descriptors.iter().map(|one| one.try_clone_to_owned().unwrap()).collect();
+            descriptors.iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
         let arrived = InheritedState::from_parts(&bytes, &mut descriptors).unwrap();
         drop(inherited);
         let mut config: ServerConfig = old.config.clone();
@@ -50,8 +50,9 @@ impl Successor {
         config.access_log.as_mut().unwrap().file = Some(log.clone());
         change(&mut config);
         let server = Server::bind_with(config, arrived).await.unwrap();
-        let (one, other) = UnixStream::pair().unwrap();
-        let (handed_over, taken) = tokio::join!(old.handle.hand_off(one), server.take_over(other));
+        let (old_end, new_end) = UnixStream::pair().unwrap();
+        let (handed_over, taken) =
+            tokio::join!(old.handle.hand_off(old_end), server.take_over(new_end));
         handed_over.unwrap();
         taken.unwrap();
         old.handle.hand_off_udp();
@@ -59,7 +60,7 @@ impl Successor {
     }
 
     /// Takes over and lets the old process stop immediately.
-    async fn of(old: &RunningServer) -> Self {
+    async fn replace(old: &RunningServer) -> Self {
         let successor = Self::start_alongside(old).await;
         old.handle.stop_for_successor();
         successor
@@ -70,12 +71,12 @@ impl Successor {
         Self::start_changed(old, |_| {}).await
     }
 
-    /// The same with another configuration.
+    /// Like [`start_alongside`](Self::start_alongside), with another configuration.
     async fn start_changed(old: &RunningServer, change: impl FnOnce(&mut ServerConfig)) -> Self {
         Self::start_with(old, old.handle.state_for_successor().unwrap(), change).await
     }
 
-    /// The same with a state of the old process.
+    /// Like [`start_changed`](Self::start_changed), with a state exported earlier.
     async fn start_with(
         old: &RunningServer,
         inherited: InheritedState,
@@ -90,7 +91,7 @@ impl Successor {
 
     async fn stop(self) -> Vec<serde_json::Value> {
         self.handle.stop();
-        timeout(TEST_TIMEOUT, self.running).await.expect("it stops").unwrap();
+        timeout(TEST_TIMEOUT, self.running).await.expect("the server stops").unwrap();
         let lines = lines(&self.log);
         drop(self.dir);
         lines
@@ -109,7 +110,7 @@ async fn the_successor_knows_tickets_and_flights() {
     let client = Client::prepare("http/1.1", Some(&session), &get("/flight=1"));
     let flight = client.flight.clone();
     assert!(client.run(server.address).await.starts_with("HTTP/1.1 200"));
-    let successor = Successor::of(&server).await;
+    let successor = Successor::replace(&server).await;
     assert!(!server.handle.status().ready && successor.handle.status().ready);
     let address = server.address;
     // The old process ends before the new one receives anything.
@@ -135,23 +136,23 @@ async fn a_kept_connection_ends_after_its_next_response() {
     kept.write(b"GET /?first HTTP/1.1\r\nHost: h\r\n\r\n");
     let first = kept.read_until(&mut tcp, |response| response.ends_with(b"hello\n")).await;
     assert!(!String::from_utf8_lossy(&first).contains("connection: close"));
-    let successor = Successor::of(&server).await;
+    let successor = Successor::replace(&server).await;
     // Connections during the handoff may still reach the old process.
-    let mut came = 0;
-    let coming = async {
+    let mut served = 0;
+    let connecting = async {
         while std::fs::metadata(&successor.log).unwrap().len() == 0 {
-            assert!(full(server.address, &page("/?new")).await.starts_with("HTTP/1.1 200"));
-            came += 1;
+            assert!(fetch(server.address, &page("/?new")).await.starts_with("HTTP/1.1 200"));
+            served += 1;
         }
     };
-    timeout(TEST_TIMEOUT, coming).await.expect("connections reach the new process");
+    timeout(TEST_TIMEOUT, connecting).await.expect("connections reach the new process");
     kept.write(b"GET /?last HTTP/1.1\r\nHost: h\r\n\r\n");
     let last = kept.finish(&mut tcp).await;
     assert!(last.starts_with("HTTP/1.1 200") && last.contains("connection: close"), "{last}");
     let (old, new) = (server.stop().await, successor.stop().await);
     let targets: Vec<_> = old.iter().map(|line| line["target"].as_str().unwrap()).collect();
     assert!(targets.starts_with(&["/?first"]) && targets.ends_with(&["/?last"]), "{targets:?}");
-    assert_eq!(old.len() + new.len(), 2 + came, "{old:?} {new:?}");
+    assert_eq!(old.len() + new.len(), 2 + served, "{old:?} {new:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -183,7 +184,11 @@ async fn rfc9000_connections_of_the_old_process_continue_and_new_ones_reach_the_
         targets
     };
     assert!(targets(&old).iter().filter(|target| target.contains("new")).count() == 0);
-    assert!(["/?1", "/?2", "/?3", "/big"].iter().all(|one| targets(&old).contains(&(*one).into())));
+    assert!(
+        ["/?1", "/?2", "/?3", "/big"]
+            .iter()
+            .all(|target| targets(&old).contains(&(*target).into()))
+    );
     assert_eq!(targets(&new), ["/?new", "/?newer"]);
 }
 
@@ -196,12 +201,12 @@ async fn ends_gracefully(mut old: Quic, server: RunningServer, successor: Succes
     successor.stop().await;
 }
 
-/// Whatever of its port the new process does not open.
+/// The new process does not open the UDP port: HTTP/3 is disabled, or the address has changed.
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc9114_5_2_connections_end_gracefully_where_the_new_process_serves_no_http3() {
-    let none = |config: &mut ServerConfig| config.http3.enabled = false;
+    let disabled = |config: &mut ServerConfig| config.http3.enabled = false;
     let elsewhere = |config: &mut ServerConfig| config.listeners[0].address.set_port(0);
-    let changes: [fn(&mut ServerConfig); 2] = [none, elsewhere];
+    let changes: [fn(&mut ServerConfig); 2] = [disabled, elsewhere];
     for change in changes {
         let server = RunningServer::files(|_| {}).await;
         let mut old = Quic::connect(server.address, Remembered::default()).await;
@@ -211,9 +216,9 @@ async fn rfc9114_5_2_connections_end_gracefully_where_the_new_process_serves_no_
     }
 }
 
-/// The old process has not given its sockets away.
+/// The old process keeps the sockets of the removed port.
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_on_a_removed_port_survive_an_upgrade_and_its_return() {
+async fn connections_on_a_removed_port_survive_its_return_and_an_upgrade() {
     let server = RunningServer::files(|_| {}).await;
     let mut old = Quic::connect(server.address, Remembered::default()).await;
     assert_eq!(old.get("/?1").await.status, StatusCode::OK);
@@ -221,7 +226,7 @@ async fn connections_on_a_removed_port_survive_an_upgrade_and_its_return() {
     let moved = |config: &mut ServerConfig| config.listeners[0].address = other;
     server.reload(moved).await.unwrap();
     assert_eq!(old.get("/?2").await.status, StatusCode::OK);
-    // It returns and goes again.
+    // The port is opened and removed again.
     server.reload(|config| config.listeners[0].address = server.address).await.unwrap();
     let mut new = Quic::connect(server.address, Remembered::default()).await;
     assert_eq!(new.get("/?3").await.status, StatusCode::OK);
@@ -231,7 +236,7 @@ async fn connections_on_a_removed_port_survive_an_upgrade_and_its_return() {
     ends_gracefully(old, server, successor).await;
 }
 
-/// A reload has opened it after the sockets were given away.
+/// A reload opens the port after the sockets were exported.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_on_a_port_that_the_new_process_did_not_get_continue() {
     let server = RunningServer::files(|_| {}).await;
@@ -249,7 +254,8 @@ async fn connections_on_a_port_that_the_new_process_did_not_get_continue() {
     ends_gracefully(old, server, successor).await;
 }
 
-/// Its connection id is the old process's, which gets its packets. The flight is claimed at the new one.
+/// The client uses a connection id of the old process, which gets its packets. The flight is
+/// claimed at the new process.
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc9000_8_1_2_a_client_that_was_sent_a_retry_before_is_served() {
     let server = RunningServer::files(|config| {
@@ -271,7 +277,7 @@ async fn rfc9000_8_1_2_a_client_that_was_sent_a_retry_before_is_served() {
         recv
     };
     let _early = request().await;
-    relay.until_down(1).await;
+    relay.wait_for_server_bytes(1).await;
     let successor = Successor::start_alongside(&server).await;
     relay.release_server_datagrams().await;
     // The old process cannot claim the flight before TLS responds.
@@ -292,10 +298,10 @@ async fn packets_for_a_process_that_has_ended_reset_their_connections() {
     let mut lost = Quic::connect(server.address, Remembered::default()).await;
     assert_eq!(lost.get("/?1").await.status, StatusCode::OK);
     let connection = lost.connection.clone();
-    let successor = Successor::of(&server).await;
+    let successor = Successor::replace(&server).await;
     let address = server.address;
     server.stop().await;
-    timeout(TEST_TIMEOUT, connection.closed()).await.expect("the client hears of it");
+    timeout(TEST_TIMEOUT, connection.closed()).await.expect("the client gets a stateless reset");
     let mut new = Quic::connect(address, Remembered::default()).await;
     assert_eq!(new.get("/?2").await.status, StatusCode::OK);
     new.close().await;
@@ -366,7 +372,7 @@ pub(crate) enum CrashPoint {
     WithRegister,
     /// It has the register, and the old process has left the UDP sockets.
     WithSockets,
-    /// The same, after it has settled the claim of a flight.
+    /// As [`CrashPoint::WithSockets`], and it has settled the claim of a flight.
     WithClaims,
 }
 
@@ -379,7 +385,7 @@ pub(crate) async fn take_register(
     if crash_point == CrashPoint::BeforeRegister {
         return None;
     }
-    // Digest of where the store is.
+    // The digest of the store's settings.
     stream.read_exact(&mut [0; 32]).await.unwrap();
     let length = stream.read_u64().await.unwrap();
     if crash_point == CrashPoint::WithinRegister {
@@ -398,9 +404,9 @@ pub(crate) async fn take_register(
 /// Tries to hand over to a process that dies. `early`: for [`CrashPoint::WithClaims`].
 async fn fail_to_hand_off(server: &RunningServer, crash_point: CrashPoint, early: Option<Client>) {
     let inherited = server.handle.state_for_successor().unwrap();
-    let (one, other) = UnixStream::pair().unwrap();
+    let (old_end, new_end) = UnixStream::pair().unwrap();
     let (result, stream) =
-        tokio::join!(server.handle.hand_off(one), take_register(other, crash_point));
+        tokio::join!(server.handle.hand_off(old_end), take_register(new_end, crash_point));
     assert_eq!(
         result.is_ok(),
         crash_point >= CrashPoint::WithRegister,
@@ -422,8 +428,8 @@ async fn fail_to_hand_off(server: &RunningServer, crash_point: CrashPoint, early
     }
 }
 
-/// No other connection and no early data may arrive first: clients use neither before HTTP/3 is
-/// served again.
+/// The old process must recover by itself, without a new TCP connection or early data: a client may
+/// send neither before HTTP/3 is served again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_successor_that_dies_at_any_step_changes_nothing() {
     let server = RunningServer::files(process_keys).await;
@@ -447,14 +453,15 @@ async fn a_successor_that_dies_at_any_step_changes_nothing() {
     ] {
         fail_to_hand_off(&server, crash_point, early.take()).await;
         let connecting = Quic::connect(server.address, Remembered::default());
-        let mut quic =
-            timeout(SOON, connecting).await.unwrap_or_else(|_| panic!("{crash_point:?}"));
+        let mut quic = timeout(RECOVERY_TIMEOUT, connecting)
+            .await
+            .unwrap_or_else(|_| panic!("{crash_point:?}"));
         assert_eq!(quic.get("/?new").await.status, StatusCode::OK, "{crash_point:?}");
         quic.close().await;
-        timeout(SOON, server.handle.wait_until_taken_back()).await.unwrap();
+        timeout(RECOVERY_TIMEOUT, server.handle.wait_until_taken_back()).await.unwrap();
         assert_eq!(kept.get("/?kept").await.status, StatusCode::OK, "{crash_point:?}");
         assert!(
-            full(server.address, &page("/?tcp")).await.starts_with("HTTP/1.1 200"),
+            fetch(server.address, &page("/?tcp")).await.starts_with("HTTP/1.1 200"),
             "{crash_point:?}"
         );
         for copy in &copies {
@@ -464,7 +471,7 @@ async fn a_successor_that_dies_at_any_step_changes_nothing() {
     }
     kept.close().await;
     // The next attempt succeeds.
-    let successor = Successor::of(&server).await;
+    let successor = Successor::replace(&server).await;
     let mut quic = Quic::connect(server.address, Remembered::default()).await;
     assert_eq!(quic.get("/?successor").await.status, StatusCode::OK);
     quic.close().await;
@@ -474,4 +481,4 @@ async fn a_successor_that_dies_at_any_step_changes_nothing() {
 }
 
 /// Far longer than needed, and far shorter than a client's timeout.
-const SOON: Duration = Duration::from_secs(5);
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(5);

@@ -23,7 +23,7 @@ use tokio_tungstenite::tungstenite::handshake::server::{
 use tokio_tungstenite::tungstenite::protocol::Role;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-use crate::support::{Client, RunningServer, TEST_TIMEOUT, line, tls};
+use crate::support::{Client, RunningServer, TEST_TIMEOUT, connect_tls, line};
 
 /// An echo server that records its requests.
 #[derive(Clone, Default)]
@@ -45,7 +45,7 @@ impl Echo {
         (echo, url)
     }
 
-    // The error is the library's.
+    // The library defines the error type.
     #[allow(clippy::result_large_err)]
     async fn serve(self, tcp: TcpStream) {
         let recorded = self.recorded;
@@ -83,23 +83,23 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// RFC 6455: the client is the library's.
+/// RFC 6455, with the WebSocket library's client.
 async fn over_http1(address: SocketAddr, path: &str) -> Result<WebSocketStream<Io>, Error> {
-    let io: Io = Box::new(tls(address, "http/1.1").await);
+    let io: Io = Box::new(connect_tls(address, "http/1.1").await);
     let url = format!("ws://localhost{path}");
     tokio_tungstenite::client_async(url, io).await.map(|(socket, _)| socket)
 }
 
-/// RFC 8441: HTTP/2's part is hyper's.
+/// RFC 8441, over hyper's HTTP/2 client.
 async fn over_http2(address: SocketAddr, path: &str) -> Result<WebSocketStream<Io>, StatusCode> {
-    let io = TokioIo::new(tls(address, "h2").await);
+    let io = TokioIo::new(connect_tls(address, "h2").await);
     let (mut sender, mut connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
     let allowed = Arc::<AtomicBool>::default();
-    let tell = allowed.clone();
+    let setting = allowed.clone();
     tokio::spawn(async move {
         while timeout(Duration::from_millis(1), &mut connection).await.is_err() {
-            tell.store(connection.is_extended_connect_protocol_enabled(), Ordering::Relaxed);
+            setting.store(connection.is_extended_connect_protocol_enabled(), Ordering::Relaxed);
         }
     });
     let mut request = Request::connect(format!("https://localhost{path}"))
@@ -123,40 +123,40 @@ async fn over_http2(address: SocketAddr, path: &str) -> Result<WebSocketStream<I
     Ok(WebSocketStream::from_raw_socket(io, Role::Client, None).await)
 }
 
-async fn both(address: SocketAddr, path: &str) -> [WebSocketStream<Io>; 2] {
+async fn connect_both(address: SocketAddr, path: &str) -> [WebSocketStream<Io>; 2] {
     [over_http1(address, path).await.unwrap(), over_http2(address, path).await.unwrap()]
 }
 
-async fn say(socket: &mut WebSocketStream<Io>, message: Message) {
+async fn send(socket: &mut WebSocketStream<Io>, message: Message) {
     timeout(TEST_TIMEOUT, socket.send(message)).await.unwrap().unwrap();
 }
 
-async fn hear(socket: &mut WebSocketStream<Io>) -> Option<Result<Message, Error>> {
-    timeout(TEST_TIMEOUT, socket.next()).await.expect("something comes")
+async fn receive(socket: &mut WebSocketStream<Io>) -> Option<Result<Message, Error>> {
+    timeout(TEST_TIMEOUT, socket.next()).await.expect("a message or the end")
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc6455_rfc8441_messages_and_the_close_are_echoed() {
     let (echo, url) = Echo::start().await;
     let server = proxy(&url, |_| {}).await;
-    for (at, mut socket) in both(server.address, "/echo").await.into_iter().enumerate() {
+    for (index, mut socket) in connect_both(server.address, "/echo").await.into_iter().enumerate() {
         for text in ["one", "two"] {
-            say(&mut socket, Message::text(text)).await;
-            assert_eq!(hear(&mut socket).await.unwrap().unwrap(), Message::text(text));
+            send(&mut socket, Message::text(text)).await;
+            assert_eq!(receive(&mut socket).await.unwrap().unwrap(), Message::text(text));
         }
         // More than all buffers on the path hold.
-        let much = Message::binary(vec![7; 4 << 20]);
+        let large = Message::binary(vec![7; 4 << 20]);
         let (mut sink, mut stream) = socket.split();
         let sending = tokio::spawn(async move {
-            sink.send(much).await.unwrap();
+            sink.send(large).await.unwrap();
             sink
         });
-        let heard = timeout(TEST_TIMEOUT, stream.next()).await.unwrap().unwrap().unwrap();
-        assert_eq!(heard.len(), 4 << 20);
+        let received = timeout(TEST_TIMEOUT, stream.next()).await.unwrap().unwrap().unwrap();
+        assert_eq!(received.len(), 4 << 20);
         let mut socket = stream.reunite(sending.await.unwrap()).unwrap();
         timeout(TEST_TIMEOUT, socket.close(None)).await.unwrap().unwrap();
-        assert!(matches!(hear(&mut socket).await, Some(Ok(Message::Close(_)))));
-        assert!(hear(&mut socket).await.is_none(), "the connection ends, {at}");
+        assert!(matches!(receive(&mut socket).await, Some(Ok(Message::Close(_)))));
+        assert!(receive(&mut socket).await.is_none(), "the connection ends, {index}");
     }
     let recorded = echo.recorded.lock().unwrap().clone();
     for fields in &recorded {
@@ -193,10 +193,10 @@ async fn a_request_that_is_not_a_websocket_opens_no_tunnel() {
     assert_eq!(over_http2(server.address, "/plain").await.err(), Some(StatusCode::BAD_GATEWAY));
     let request =
         "GET /plain HTTP/1.1\r\nHost: h\r\nConnection: upgrade, close\r\nUpgrade: h2c\r\n\r\n";
-    assert!(crate::support::full(server.address, request).await.starts_with("HTTP/1.1 200"));
+    assert!(crate::support::fetch(server.address, request).await.starts_with("HTTP/1.1 200"));
     let headers = &upstream.recorded("/plain")[1].headers;
     assert!(!headers.contains_key("upgrade"), "{headers:?}");
-    // Nor does one that no upstream gets.
+    // A request that no upstream receives opens no tunnel either.
     let server = RunningServer::files(|config| {
         let Content::Sites(sites) = &mut config.content else { panic!("files are a site") };
         sites.sites[0].routes.push(Route::new("/ok", Action::Status(StatusCode::OK)));
@@ -224,11 +224,11 @@ async fn an_early_websocket_request_waits_for_the_handshake() {
     tcp.write_all(&client.flight).await.unwrap();
     let response = client.read_until(&mut tcp, |bytes| bytes.ends_with(b"\r\n\r\n")).await;
     assert!(response.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&response));
-    // A text of one byte, unmasked by a key of zeros.
+    // A text message of one byte, masked with zeros.
     client.write(&[0x81, 0x81, 0, 0, 0, 0, b'x']);
     client.send(&mut tcp).await;
-    let heard = client.read_until(&mut tcp, |bytes| bytes.len() >= 3).await;
-    assert_eq!(heard, [0x81, 1, b'x']);
+    let received = client.read_until(&mut tcp, |bytes| bytes.len() >= 3).await;
+    assert_eq!(received, [0x81, 1, b'x']);
     drop(tcp);
     let log = server.stop().await;
     let ran: Vec<_> = log.iter().filter(|line| line["executed"] == true).collect();
@@ -245,23 +245,23 @@ async fn silence_and_a_stop_end_a_tunnel() {
         pool.tunnel_timeout = Duration::from_millis(200);
     })
     .await;
-    for mut socket in both(silent.address, "/silent").await {
-        assert!(!matches!(hear(&mut socket).await, Some(Ok(_))));
+    for mut socket in connect_both(silent.address, "/silent").await {
+        assert!(!matches!(receive(&mut socket).await, Some(Ok(_))));
     }
     let log = silent.stop().await;
     assert!(log.iter().all(|line| line["complete"] == false), "{log:#?}");
 
     let drain = Duration::from_millis(500);
     let mut stopped = proxy(&url, |config| config.limits.drain_timeout = drain).await;
-    let mut sockets = both(stopped.address, "/stopped").await;
+    let mut sockets = connect_both(stopped.address, "/stopped").await;
     stopped.start_stop();
     for socket in &mut sockets {
-        // It continues while the others finish.
-        say(socket, Message::text("still")).await;
-        assert_eq!(hear(socket).await.unwrap().unwrap(), Message::text("still"));
+        // The tunnel continues while other requests finish.
+        send(socket, Message::text("still")).await;
+        assert_eq!(receive(socket).await.unwrap().unwrap(), Message::text("still"));
     }
     for socket in &mut sockets {
-        assert!(!matches!(hear(socket).await, Some(Ok(_))));
+        assert!(!matches!(receive(socket).await, Some(Ok(_))));
     }
     let log = stopped.stop().await;
     assert_eq!(log.len(), 2);

@@ -1,10 +1,10 @@
-//! Tables of claims without servers.
+//! Tables of claims that were sent to a store without servers.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// A run as the example `store_load` wrote it.
+/// A run with claims, as written by the example `store_load`.
 #[derive(Deserialize)]
 pub(crate) struct Run {
     name: String,
@@ -87,7 +87,7 @@ fn optional(value: Option<f64>, digits: usize) -> String {
     value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
 }
 
-/// What the example `store_load` found of a record's size.
+/// The memory of records, as written by the example `store_load`.
 #[derive(Deserialize)]
 pub(crate) struct Memory {
     steps: Vec<(u64, u64)>,

@@ -1,11 +1,11 @@
-//! What one claim costs, from runs with batches of different sizes.
+//! The cost of a claim, calculated from runs with batches of different sizes.
 
 use firstflight_replay::SharedConfig;
 use serde::Deserialize;
 
 use crate::page::markdown;
 
-/// A run as the example `store_load` wrote it.
+/// A run with claims, as written by the example `store_load`.
 #[derive(Deserialize)]
 pub(crate) struct Run {
     pub(crate) name: String,
@@ -21,7 +21,7 @@ pub(crate) struct Run {
     pub(crate) bytes_to_replicas: f64,
 }
 
-/// Records and the bytes of all of them, step by step.
+/// The number of records and the bytes of all of them, step by step.
 #[derive(Deserialize)]
 pub(crate) struct Memory {
     steps: Vec<(u64, u64)>,
@@ -34,7 +34,7 @@ pub(crate) struct Idle {
     bytes_out_a_node_second: f64,
 }
 
-/// A figure that has a part for each claim and a part for each batch.
+/// A cost per claim plus a cost per batch.
 #[derive(Clone, Copy)]
 pub(crate) struct Line {
     claim: f64,
@@ -42,18 +42,19 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// The least squares of `y = claim + batch x 1 / claims a batch`.
-    fn through(points: &[(f64, f64)]) -> Option<Self> {
+    /// Fits `y = claim + batch / claims_a_batch` by least squares. A point is `(claims_a_batch,
+    /// y)`.
+    fn fit(points: &[(f64, f64)]) -> Option<Self> {
         let count = points.len() as f64;
         let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
         let (x, y) = (mean(|(batch, _)| 1.0 / batch), mean(|(_, value)| *value));
-        let (mut both, mut square) = (0.0, 0.0);
+        let (mut covariance, mut variance) = (0.0, 0.0);
         for (batch, value) in points {
-            both += (1.0 / batch - x) * (value - y);
-            square += (1.0 / batch - x) * (1.0 / batch - x);
+            covariance += (1.0 / batch - x) * (value - y);
+            variance += (1.0 / batch - x) * (1.0 / batch - x);
         }
-        (points.len() > 1 && square > 0.0).then(|| {
-            let batch = both / square;
+        (points.len() > 1 && variance > 0.0).then(|| {
+            let batch = covariance / variance;
             Self { claim: y - batch * x, batch }
         })
     }
@@ -63,24 +64,27 @@ impl Line {
     }
 }
 
-/// What one claim costs.
+/// The cost of a claim.
 pub(crate) struct Costs {
-    /// Microseconds of the store's processor, until a record is there.
+    /// Microseconds of the store's processor to write a record.
     record_us: Line,
-    /// The same, until it has gone again.
+    /// Microseconds of the store's processor to expire a record.
     expiry_us: f64,
+    /// Microseconds of a node's processor.
     client_us: Line,
-    /// On the wire, both ways.
+    /// Bytes on the wire, in both directions.
     pub(crate) bytes: Line,
+    /// Memory of a record.
     pub(crate) record_bytes: f64,
-    /// For each node, a second.
+    /// Microseconds of the store's processor per node and second.
     pub(crate) heartbeat_us: f64,
+    /// Bytes per node and second.
     pub(crate) heartbeat_bytes: f64,
-    /// Of a record, in seconds.
+    /// Lifetime of a record in seconds.
     pub(crate) life: f64,
 }
 
-/// Ethernet, IPv4 and TCP with time stamps: bytes of a segment's headers.
+/// Bytes of a segment's headers: Ethernet, IPv4, and TCP with timestamps.
 const HEADERS: f64 = 66.0;
 /// Segments of a batch: request, reply, and an acknowledgement of the reply.
 const SEGMENTS: f64 = 3.0;
@@ -91,13 +95,13 @@ impl Costs {
             let runs = runs.iter().filter(|run| run.name == "one lane");
             let points: Vec<_> =
                 runs.filter_map(|run| Some((run.claims_a_batch, value(run)?))).collect();
-            Line::through(&points)
+            Line::fit(&points)
         };
         let payload = line(|run| Some(run.bytes_in + run.bytes_out))?;
-        // A table has just doubled somewhere on the way: so much is to be provided.
+        // The maximum includes the steps at which a table of the store has just doubled.
         let half = memory.steps.last()?.0 / 2;
-        let large = memory.steps.iter().filter(|(held, _)| *held >= half);
-        let record_bytes = large.map(|(held, bytes)| *bytes as f64 / *held as f64);
+        let large_steps = memory.steps.iter().filter(|(held, _)| *held >= half);
+        let record_bytes = large_steps.map(|(held, bytes)| *bytes as f64 / *held as f64);
         let record_us = line(|run| Some(run.store_cpu_us))?;
         let steady = runs.iter().find(|run| run.name == "steady")?;
         let fresh = |run: &&Run| run.name == "one lane" && run.callers == steady.callers;
@@ -108,15 +112,14 @@ impl Costs {
             client_us: line(|run| run.client_cpu_us)?,
             bytes: Line { batch: payload.batch + SEGMENTS * HEADERS, ..payload },
             record_bytes: record_bytes.fold(0.0, f64::max),
-            // The difference of two idle runs; where it is below what they differ by, it is
-            // nothing.
+            // A difference of two runs, which may be negative if it is smaller than their noise.
             heartbeat_us: idle.store_cpu_us_a_node_second.max(0.0),
             heartbeat_bytes: idle.bytes_in_a_node_second + idle.bytes_out_a_node_second,
             life: SharedConfig::default().record_lifetime().as_secs_f64(),
         })
     }
 
-    /// Microseconds of the store's processor for a claim, the end of its record with it.
+    /// Microseconds of the store's processor for a claim and the expiry of its record.
     pub(crate) fn store_us(&self, claims_a_batch: f64) -> f64 {
         self.record_us.at(claims_a_batch) + self.expiry_us
     }

@@ -1,4 +1,4 @@
-//! Tables of the lab's records.
+//! Tables of records of the lab.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use crate::page::markdown;
 
-/// What is needed of a record (`docs/reference/record.md`).
+/// The part of a record that the tables need (`docs/reference/record.md`).
 #[derive(Deserialize)]
 pub(crate) struct Record {
     seed: u64,
@@ -49,14 +49,15 @@ struct Fault {
     why: String,
 }
 
-/// Which samples of a cell.
+/// Which samples of a cell a row shows.
 #[derive(Clone, Copy, PartialEq)]
-enum Which {
-    /// What the cell requires.
+enum Selection {
+    /// Samples with the outcome that the cell requires.
     Good,
-    /// Response 425 where the cell requires the page.
+    /// Samples with response 425 where the cell requires the page.
     TooEarly,
-    /// Resumed without early data where the cell requires it: the ticket does not allow it.
+    /// Samples resumed without early data where the cell requires early data: the ticket did not
+    /// allow it.
     NotOffered,
 }
 
@@ -68,37 +69,39 @@ impl Record {
         })
     }
 
-    fn samples(&self, cell: usize, which: Which) -> impl Iterator<Item = &Sample> {
-        self.samples.iter().filter(move |sample| sample.cell == cell && sample.is(which))
+    fn samples(&self, cell: usize, selection: Selection) -> impl Iterator<Item = &Sample> {
+        self.samples.iter().filter(move |sample| sample.cell == cell && sample.is(selection))
     }
 
-    fn times(&self, cell: usize, which: Which) -> Vec<f64> {
-        ascending(self.samples(cell, which).filter_map(|sample| sample.time(which)))
+    fn times(&self, cell: usize, selection: Selection) -> Vec<f64> {
+        ascending(self.samples(cell, selection).filter_map(|sample| sample.time(selection)))
     }
 
-    /// Round trips by the packets, each with its count.
-    fn round_trips(&self, cell: usize, which: Which) -> String {
+    /// Round trips by the packets, each with the number of samples.
+    fn round_trips(&self, cell: usize, selection: Selection) -> String {
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
-        for count in self.samples(cell, which).filter_map(|sample| sample.round_trips) {
+        for count in self.samples(cell, selection).filter_map(|sample| sample.round_trips) {
             *counts.entry(count).or_default() += 1;
         }
         let each = counts.iter().map(|(round_trips, count)| format!("{round_trips} ({count})"));
         each.collect::<Vec<_>>().join(", ")
     }
 
-    /// What most of a cell's samples took.
-    fn most_round_trips(&self, cell: usize) -> Option<u32> {
+    /// The median round trips of a cell's samples.
+    fn median_round_trips(&self, cell: usize) -> Option<u32> {
         let counts = ascending(
-            self.samples(cell, Which::Good).filter_map(|sample| sample.round_trips).map(f64::from),
+            self.samples(cell, Selection::Good)
+                .filter_map(|sample| sample.round_trips)
+                .map(f64::from),
         );
         percentile(&counts, 0.5).map(|median| median as u32)
     }
 
-    /// How much later `to` is than `from`, in milliseconds, block by block.
-    fn difference(&self, from: (usize, Which), to: (usize, Which)) -> Option<Interval> {
+    /// How much slower `to` is than `from`, in milliseconds, paired by blocks.
+    fn difference(&self, from: (usize, Selection), to: (usize, Selection)) -> Option<Interval> {
         let mut blocks: BTreeMap<usize, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
-        for (first, (cell, which)) in [(true, from), (false, to)] {
-            for sample in self.samples(cell, which) {
+        for (first, (cell, selection)) in [(true, from), (false, to)] {
+            for sample in self.samples(cell, selection) {
                 let Some(time) = sample.time_ms else { continue };
                 let block = blocks.entry(sample.block).or_default();
                 if first { block.0.push(time) } else { block.1.push(time) }
@@ -108,14 +111,15 @@ impl Record {
         paired_difference_of_medians(&blocks, self.seed)
     }
 
-    /// Of all samples of a cell, those in no figure, by their fault.
-    fn left_out(&self, cell: usize, which: Which) -> String {
+    /// The samples of a cell outside the selection, counted by their fault.
+    fn left_out(&self, cell: usize, selection: Selection) -> String {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        for sample in self.samples.iter().filter(|sample| sample.cell == cell && !sample.is(which))
+        for sample in
+            self.samples.iter().filter(|sample| sample.cell == cell && !sample.is(selection))
         {
-            *counts.entry(sample.what()).or_default() += 1;
+            *counts.entry(sample.outcome()).or_default() += 1;
         }
-        let each = counts.iter().map(|(what, count)| format!("{count} {what}"));
+        let each = counts.iter().map(|(outcome, count)| format!("{count} {outcome}"));
         each.collect::<Vec<_>>().join(", ")
     }
 
@@ -125,13 +129,13 @@ impl Record {
         rtts
     }
 
-    fn row(&self, cell: usize, which: Which) {
+    fn row(&self, cell: usize, selection: Selection) {
         let Cell { server, rtt_ms, kind, .. } = &self.cells[cell];
-        let times = self.times(cell, which);
-        let expected = match which {
-            Which::Good => kind.clone(),
-            Which::TooEarly => format!("{kind}, 425"),
-            Which::NotOffered => format!("{kind}, none"),
+        let times = self.times(cell, selection);
+        let expected = match selection {
+            Selection::Good => kind.clone(),
+            Selection::TooEarly => format!("{kind}, 425"),
+            Selection::NotOffered => format!("{kind}, none"),
         };
         let at = |p| reported_percentile(&times, p).map_or("-".to_owned(), |ms| format!("{ms:.3}"));
         println!(
@@ -140,30 +144,30 @@ impl Record {
             percentile(&times, 0.5).map_or("-".to_owned(), |ms| format!("{ms:.3}")),
             at(0.95),
             at(0.99),
-            self.round_trips(cell, which),
-            self.left_out(cell, which),
+            self.round_trips(cell, selection),
+            self.left_out(cell, selection),
         );
     }
 }
 
 impl Sample {
-    fn is(&self, which: Which) -> bool {
-        match which {
-            Which::Good => self.fault.is_none(),
-            Which::TooEarly => self.what() == TOO_EARLY,
-            Which::NotOffered => self.what() == NOT_OFFERED,
+    fn is(&self, selection: Selection) -> bool {
+        match selection {
+            Selection::Good => self.fault.is_none(),
+            Selection::TooEarly => self.outcome() == TOO_EARLY,
+            Selection::NotOffered => self.outcome() == NOT_OFFERED,
         }
     }
 
-    /// A failed sample has its time on the link alone.
-    fn time(&self, which: Which) -> Option<f64> {
-        match which {
-            Which::Good => self.time_ms,
-            Which::TooEarly | Which::NotOffered => self.wire_ms,
+    /// A failed sample has only its time on the link.
+    fn time(&self, selection: Selection) -> Option<f64> {
+        match selection {
+            Selection::Good => self.time_ms,
+            Selection::TooEarly | Selection::NotOffered => self.wire_ms,
         }
     }
 
-    fn what(&self) -> &str {
+    fn outcome(&self) -> &str {
         match (&self.fault, &self.label) {
             (None, _) => "good",
             (Some(Fault { kind, .. }), Some(label)) if kind == "mislabelled" => match label {
@@ -196,11 +200,11 @@ fn shown(Interval { low, estimate, high }: &Interval) -> String {
     format!("{estimate:+.3} ms [{low:+.3}, {high:+.3}]")
 }
 
-/// An expectation and the measurement.
+/// An expectation, and what was measured.
 pub(crate) struct Finding {
     expected: String,
     found: String,
-    /// `None` where there are too few samples.
+    /// `None` if there are too few samples.
     holds: Option<bool>,
 }
 
@@ -237,7 +241,7 @@ pub(crate) fn near(record: &Record) -> Vec<Finding> {
     for rtt in record.rtts() {
         for server in ["local", "shared"] {
             if let Some(cell) = record.cell(server, "0-RTT", rtt) {
-                record.row(cell, Which::Good);
+                record.row(cell, Selection::Good);
             }
         }
     }
@@ -245,7 +249,7 @@ pub(crate) fn near(record: &Record) -> Vec<Finding> {
     let found = record.rtts().into_iter().filter_map(|rtt| {
         let local = record.cell("local", "0-RTT", rtt)?;
         let shared = record.cell("shared", "0-RTT", rtt)?;
-        let grown = record.difference((local, Which::Good), (shared, Which::Good));
+        let grown = record.difference((local, Selection::Good), (shared, Selection::Good));
         Some(Finding {
             expected: format!(
                 "store on the same host, RTT {rtt} ms: 0-RTT's p50 grows by at most \
@@ -267,7 +271,7 @@ pub(crate) fn far(record: &Record) -> Vec<Finding> {
     for server in ["local", "shared"] {
         for kind in ["resumed", "0-RTT"] {
             if let Some(cell) = record.cell(server, kind, rtt) {
-                record.row(cell, Which::Good);
+                record.row(cell, Selection::Good);
             }
         }
     }
@@ -275,8 +279,9 @@ pub(crate) fn far(record: &Record) -> Vec<Finding> {
     let found = ["local", "shared"].into_iter().filter_map(|server| {
         let resumed = record.cell(server, "resumed", rtt)?;
         let early = record.cell(server, "0-RTT", rtt)?;
-        let gained = record.difference((resumed, Which::Good), (early, Which::Good));
-        let ahead = record.most_round_trips(resumed)?.checked_sub(record.most_round_trips(early)?);
+        let gained = record.difference((resumed, Selection::Good), (early, Selection::Good));
+        let ahead =
+            record.median_round_trips(resumed)?.checked_sub(record.median_round_trips(early)?);
         let store = match server {
             "local" => "no store (to compare)",
             _ => "store 5 ms away",
@@ -285,8 +290,8 @@ pub(crate) fn far(record: &Record) -> Vec<Finding> {
             expected: format!("{store}, RTT {rtt} ms: 0-RTT ends one round trip ahead of 1-RTT"),
             found: format!(
                 "by the packets {} round trips against {}; by the clock {}",
-                record.round_trips(early, Which::Good),
-                record.round_trips(resumed, Which::Good),
+                record.round_trips(early, Selection::Good),
+                record.round_trips(resumed, Selection::Good),
                 gained.as_ref().map_or(String::new(), shown),
             ),
             holds: gained.map(|gained| ahead == Some(1) && gained.high < 0.0),
@@ -295,7 +300,7 @@ pub(crate) fn far(record: &Record) -> Vec<Finding> {
     found.collect()
 }
 
-/// Stores that were killed or stopped while the lab measured.
+/// Stores that were killed or frozen during the measurement.
 pub(crate) fn dead(record: &Record) -> Vec<Finding> {
     head(
         "Store dead from a tenth of the samples on: time to the first byte of the response",
@@ -303,26 +308,26 @@ pub(crate) fn dead(record: &Record) -> Vec<Finding> {
     );
     let Some(&rtt) = record.rtts().last() else { return Vec::new() };
     let rows = [
-        ("resumed", Which::Good),
-        ("0-RTT", Which::Good),
-        ("0-RTT", Which::TooEarly),
-        ("0-RTT", Which::NotOffered),
+        ("resumed", Selection::Good),
+        ("0-RTT", Selection::Good),
+        ("0-RTT", Selection::TooEarly),
+        ("0-RTT", Selection::NotOffered),
     ];
     for server in DEAD {
-        for (kind, which) in rows {
+        for (kind, selection) in rows {
             if let Some(cell) = record.cell(server, kind, rtt) {
-                record.row(cell, which);
+                record.row(cell, selection);
             }
         }
     }
     println!();
     let found = DEAD.into_iter().filter_map(|server| {
         let early = record.cell(server, "0-RTT", rtt)?;
-        let resumed = record.times(record.cell(server, "resumed", rtt)?, Which::Good);
-        let refused = record.times(early, Which::TooEarly);
-        let without = record.times(early, Which::NotOffered);
-        let soon = reported_percentile(&resumed, 0.99)?;
-        let in_time = without.iter().filter(|ms| **ms <= soon + BUDGET_MS).count();
+        let resumed = record.times(record.cell(server, "resumed", rtt)?, Selection::Good);
+        let refused = record.times(early, Selection::TooEarly);
+        let without = record.times(early, Selection::NotOffered);
+        let resumed_p99 = reported_percentile(&resumed, 0.99)?;
+        let in_time = without.iter().filter(|ms| **ms <= resumed_p99 + BUDGET_MS).count();
         let last = refused.last().copied()?;
         Some(Finding {
             expected: format!(
@@ -345,7 +350,7 @@ pub(crate) fn dead(record: &Record) -> Vec<Finding> {
 
 const DEAD: [&str; 2] = ["killed", "frozen"];
 const BUDGET_MS: f64 = 3.0;
-/// Requests wait for up to 5 s after the handshake, until the first of them has waited so long.
+/// Requests wait for up to 5 s after the handshake; once one has, later ones do not.
 const MAX_WAIT_MS: f64 = 5100.0;
 
 /// p99 of ascending times.

@@ -48,10 +48,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     page::fill(page, &tables)
 }
 
-/// Prints a record's samples, and says what they mean.
+/// Prints a record's samples, and returns what they show.
 type Analyze = fn(&Record) -> Vec<Finding>;
 
-/// Prints what the lab found, part by part.
+/// Prints the results of each part of the lab, and returns all findings.
 fn latency(directory: &Path) -> Result<Vec<Finding>, Box<dyn Error>> {
     let mut findings = Vec::new();
     let parts: [(&str, Analyze); 3] =
@@ -68,14 +68,14 @@ fn latency(directory: &Path) -> Result<Vec<Finding>, Box<dyn Error>> {
     Ok(findings)
 }
 
-/// Objects, one a line.
+/// Reads JSON objects, one per line.
 fn runs<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>, Box<dyn Error>> {
     let text =
         std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?)
 }
 
-/// An object, perhaps compressed.
+/// Reads a JSON object; a file `.gz` is compressed.
 fn read<T: DeserializeOwned>(path: &Path) -> Result<T, Box<dyn Error>> {
     let mut bytes = Vec::new();
     let mut file = File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;

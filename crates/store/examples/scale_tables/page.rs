@@ -1,22 +1,22 @@
-//! Tables in Markdown, and the page in which they stand.
+//! Tables in Markdown, and the page that contains them.
 
 use std::error::Error;
 use std::fs;
 use std::path::Path;
 
-/// A table and its name in the page.
+/// A table: its name in the page, and its Markdown.
 pub(crate) type Table = (&'static str, String);
 
-/// Puts each table between `<!-- NAME -->` and `<!-- /NAME -->`.
+/// Writes each table between `<!-- NAME -->` and `<!-- /NAME -->`.
 pub(crate) fn fill(page: &Path, tables: &[Table]) -> Result<(), Box<dyn Error>> {
     let mut text = fs::read_to_string(page)?;
     for (name, table) in tables {
-        let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
-        let found = text.split_once(&begin);
+        let (start, end) = (format!("<!-- {name} -->\n"), format!("<!-- /{name} -->"));
+        let found = text.split_once(&start);
         let found = found.and_then(|(before, rest)| Some((before, rest.split_once(&end)?.1)));
         let (before, after) =
-            found.ok_or_else(|| format!("{}: no place for {name}", page.display()))?;
-        text = format!("{before}{begin}{table}{end}{after}");
+            found.ok_or_else(|| format!("{}: <!-- {name} --> is missing", page.display()))?;
+        text = format!("{before}{start}{table}{end}{after}");
     }
     fs::write(page, text)?;
     Ok(())

@@ -1,16 +1,16 @@
-//! Figures for people.
+//! Human-readable figures with units.
 
-/// Bytes, by decimal prefixes.
+/// Bytes with a decimal prefix.
 pub(crate) fn bytes(value: f64) -> String {
     unit(value, "B")
 }
 
-/// Bytes a second as bits a second.
+/// Bytes per second, shown in bits per second.
 pub(crate) fn bits(value: f64) -> String {
     unit(value * 8.0, "bit/s")
 }
 
-/// Three figures, a prefix, and a unit: 1.23 GB.
+/// Three digits, a prefix and a unit: 1.23 GB.
 fn unit(value: f64, unit: &str) -> String {
     let short = short(value);
     match short.contains(' ') {
@@ -19,7 +19,7 @@ fn unit(value: f64, unit: &str) -> String {
     }
 }
 
-/// Three figures and a prefix: 1.23 G.
+/// Three digits and a prefix: 1.23 G.
 pub(crate) fn short(value: f64) -> String {
     let (scaled, prefix) = match value.abs() {
         1e15.. => (value / 1e15, "P"),

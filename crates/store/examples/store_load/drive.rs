@@ -1,4 +1,4 @@
-//! Claims as fast as callers make them, or at a rate.
+//! Generates claims, in a closed loop of callers or at a fixed rate.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,15 +10,17 @@ use firstflight_store::{Claimant, Store};
 use hdrhistogram::Histogram;
 use tokio::task::LocalSet;
 
-/// How claims follow one another.
+/// How claims are generated.
 #[derive(Clone, Copy)]
 pub(crate) enum Load {
+    /// Each caller waits for its claim before the next one.
     Closed { callers: usize, seconds: f64 },
+    /// Claims per second, however long they take.
     Open { rate: f64, seconds: f64 },
 }
 
 impl Load {
-    pub(crate) fn lasting(self, seconds: f64) -> Self {
+    pub(crate) fn with_seconds(self, seconds: f64) -> Self {
         match self {
             Self::Closed { callers, .. } => Self::Closed { callers, seconds },
             Self::Open { rate, .. } => Self::Open { rate, seconds },
@@ -26,13 +28,13 @@ impl Load {
     }
 }
 
-/// What became of the claims of a run.
+/// The outcomes of a run's claims.
 pub(crate) struct Outcomes {
     pub(crate) won: u64,
-    /// All others, by what they were.
+    /// All other replies, by their name.
     pub(crate) others: BTreeMap<String, u64>,
-    /// Nanoseconds. At a rate from the moment at which the claim was due: a late one is the
-    /// store's or the client's lateness, and not to be left out.
+    /// In nanoseconds. At a fixed rate, from the time at which a claim was due, so that delays of
+    /// the client or the store before sending count (no coordinated omission).
     pub(crate) latency: Histogram<u64>,
     pub(crate) seconds: f64,
 }
@@ -40,7 +42,7 @@ pub(crate) struct Outcomes {
 impl Outcomes {
     fn new() -> Self {
         let latency = Histogram::new_with_bounds(100, 60_000_000_000, 3);
-        let latency = latency.expect("bounds that make sense");
+        let latency = latency.expect("valid bounds");
         Self { won: 0, others: BTreeMap::new(), latency, seconds: 0.0 }
     }
 
@@ -54,7 +56,7 @@ impl Outcomes {
     }
 }
 
-/// Client randoms that nobody has used: the process's own start, and a count.
+/// Unused client randoms: the start of this process, its id and a count.
 #[derive(Clone)]
 pub(crate) struct Keys(Rc<RefCell<[u8; 32]>>);
 
@@ -76,38 +78,38 @@ impl Keys {
     }
 }
 
-/// Claims a flight that is exact now.
+/// Claims a flight whose ticket age is exact now.
 async fn claim(store: &Store, key: ClaimKey) -> StoreReply {
     let now = UNIX_EPOCH.elapsed().unwrap_or_default();
-    // Claimants are random numbers; a key's bytes are random, too.
+    // A claimant is a random number, and the bytes of a key are random.
     let name = key.as_bytes().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
     store.claim(key, Claimant::new(name), SharedConfig::default().record_end(now)).await
 }
 
-/// Waits until the store's word counts: until its epoch is older than the recording window.
+/// Waits until claims count, that is until the store's epoch is older than the recording window.
 pub(crate) async fn until_claims_count(store: &Store, timeout: Duration) -> Result<(), String> {
     let keys = Keys::new();
-    let begin = Instant::now();
+    let start = Instant::now();
     loop {
         let reply = claim(store, keys.next()).await;
         if reply == StoreReply::Won {
             return Ok(());
         }
-        if begin.elapsed() > timeout {
+        if start.elapsed() > timeout {
             return Err(format!("after {timeout:?} a claim is still {reply:?}"));
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
 
-/// Loads the store and says what came of it.
+/// Loads the store, and returns the outcomes.
 pub(crate) async fn drive(store: &Store, keys: &Keys, load: Load) -> Outcomes {
     let outcomes = Rc::new(RefCell::new(Outcomes::new()));
-    let begin = Instant::now();
+    let start = Instant::now();
     let tasks = LocalSet::new();
     match load {
         Load::Closed { callers, seconds } => {
-            let until = begin + Duration::from_secs_f64(seconds);
+            let until = start + Duration::from_secs_f64(seconds);
             for _ in 0..callers {
                 let (store, keys, outcomes) = (store.clone(), keys.clone(), outcomes.clone());
                 tasks.spawn_local(async move {
@@ -121,18 +123,18 @@ pub(crate) async fn drive(store: &Store, keys: &Keys, load: Load) -> Outcomes {
             tasks.await;
         }
         Load::Open { rate, seconds } => {
-            let all = tasks.run_until(at_rate(store, keys, &outcomes, rate, seconds)).await;
+            let total = tasks.run_until(at_rate(store, keys, &outcomes, rate, seconds)).await;
             tasks.await;
-            debug_assert_eq!(all, outcomes.borrow().latency.len());
+            debug_assert_eq!(total, outcomes.borrow().latency.len());
         }
     }
-    let mut done = outcomes.replace(Outcomes::new());
-    done.seconds = begin.elapsed().as_secs_f64();
-    done
+    let mut outcomes = outcomes.replace(Outcomes::new());
+    outcomes.seconds = start.elapsed().as_secs_f64();
+    outcomes
 }
 
-/// Starts claims when they are due. Timers have milliseconds, so between them the thread gives way
-/// to others and looks again: it is busy all the time, and its processor time says nothing.
+/// Starts claims when they are due. Timers have a resolution of a millisecond, so this waits busily
+/// and yields to other tasks; the processor time of the client is then meaningless.
 async fn at_rate(
     store: &Store,
     keys: &Keys,
@@ -140,10 +142,10 @@ async fn at_rate(
     rate: f64,
     seconds: f64,
 ) -> u64 {
-    let begin = Instant::now();
+    let start = Instant::now();
     let total = (rate * seconds) as u64;
     for index in 0..total {
-        let due = begin + Duration::from_secs_f64(index as f64 / rate);
+        let due = start + Duration::from_secs_f64(index as f64 / rate);
         while Instant::now() < due {
             tokio::task::yield_now().await;
         }

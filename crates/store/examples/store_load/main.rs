@@ -34,17 +34,17 @@ struct Arguments {
     /// How long a claim may take, in milliseconds
     #[arg(long, default_value_t = 1000.0)]
     budget_ms: f64,
-    /// Load for so many seconds before the measuring starts: for as long as a record lives, and the
-    /// store drops as many as it takes
+    /// Seconds of load before the measurement; with the lifetime of a record, as many records
+    /// expire as are written
     #[arg(long, default_value_t = 1.0)]
     settle_s: f64,
-    /// A replica's process, whose processor time is to be counted too
+    /// Process id of a replica whose processor time is counted too
     #[arg(long)]
     replica_pid: Option<u32>,
-    /// What stands in the object as `name`
+    /// `name` in the JSON object
     #[arg(long, default_value = "")]
     name: String,
-    /// Print an object
+    /// Print a JSON object
     #[arg(long)]
     json: bool,
     #[command(subcommand)]
@@ -55,30 +55,30 @@ struct Arguments {
 enum Command {
     /// Waits until claims count.
     Prime,
-    /// Callers that each claim one flight after the other.
+    /// Closed loop: callers that each claim one flight after the other.
     Closed {
-        /// How many.
+        /// Number of callers.
         callers: usize,
-        /// For how long.
+        /// Duration of the measurement.
         seconds: f64,
     },
-    /// Claims at a rate.
+    /// Open loop: claims at a fixed rate.
     Open {
-        /// A second.
+        /// Claims per second.
         rate: f64,
-        /// For how long.
+        /// Duration of the measurement.
         seconds: f64,
     },
-    /// The store's memory before and after so many claims.
+    /// Memory of the store per record.
     Memory {
-        /// How many.
+        /// Number of records to add.
         entries: u64,
     },
-    /// Nodes without claims: their heartbeats.
+    /// Cost of the heartbeats of nodes without claims.
     Idle {
-        /// How many.
+        /// Number of nodes.
         nodes: usize,
-        /// For how long.
+        /// Duration of each of two measurements.
         seconds: f64,
     },
 }
@@ -101,11 +101,11 @@ async fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
             return show(&memory, arguments);
         }
         Command::Idle { nodes, seconds } => {
-            let more = || -> Result<Vec<Store>, Box<dyn std::error::Error>> {
+            let open_others = || -> Result<Vec<Store>, Box<dyn std::error::Error>> {
                 let open = |_| Ok(Store::open(self::config(arguments)?, unix_micros)?);
                 (1..nodes).map(open).collect()
             };
-            let idle = measure::idle(arguments, nodes, seconds, more).await?;
+            let idle = measure::idle(arguments, nodes, seconds, open_others).await?;
             return show(&idle, arguments);
         }
         Command::Closed { callers, seconds } => Load::Closed { callers, seconds },
@@ -130,8 +130,8 @@ fn config(arguments: &Arguments) -> Result<StoreConfig, Box<dyn std::error::Erro
     let address = match arguments.store.strip_prefix("unix://") {
         Some(path) => Address::Unix(path.into()),
         None => {
-            let rest = arguments.store.strip_prefix("redis://");
-            let (host, port) = rest.and_then(|rest| rest.split_once(':')).ok_or(
+            let address = arguments.store.strip_prefix("redis://");
+            let (host, port) = address.and_then(|address| address.split_once(':')).ok_or(
                 "the store is neither unix:///PATH nor redis://HOST:PORT; give one of the two",
             )?;
             Address::Tcp(host.to_owned(), port.parse()?)

@@ -13,7 +13,7 @@ use crate::Arguments;
 use crate::drive::{Keys, Load, Outcomes, drive};
 use crate::watch::{Info, Watch, processor_seconds};
 
-/// A run with claims. Times in microseconds.
+/// The figures of a run with claims. Times are in microseconds.
 #[derive(Serialize)]
 pub(crate) struct Claims {
     name: String,
@@ -21,34 +21,34 @@ pub(crate) struct Claims {
     connections: usize,
     replicas: u32,
     load: String,
-    /// Claims a second that were requested; none in a closed loop.
+    /// Requested claims per second; `None` in a closed loop.
     rate: Option<f64>,
     callers: Option<usize>,
     seconds: f64,
     claims: u64,
     won: u64,
-    /// Claims that were not won, by their response.
+    /// Claims that were not won, by reply.
     others: BTreeMap<String, u64>,
     claims_per_second: f64,
     p50_us: f64,
     p99_us: Option<f64>,
     p999_us: Option<f64>,
     max_us: f64,
-    /// Claims per read of the epoch, which happens once a batch.
+    /// Claims per batch, measured by reads of the epoch: each batch reads it once.
     claims_a_batch: f64,
-    /// What the kernel let this process and the store's use, for each claim. This process's is left
-    /// out at a rate, where it waits busily.
+    /// Processor time of this process per claim; `None` at a fixed rate, where it waits busily.
     client_cpu_us: Option<f64>,
+    /// Processor time of the store per claim.
     store_cpu_us: f64,
     replica_cpu_us: Option<f64>,
-    /// How much of a processor the store's process used.
+    /// Share of a processor that the store's process used.
     store_busy: f64,
-    /// By the store's count, headers of TCP and IP not included.
+    /// Bytes per claim by the store's count, without TCP and IP headers.
     bytes_in: f64,
     bytes_out: f64,
-    /// What the store sent to its replicas.
+    /// Bytes per claim that the store sent to its replicas.
     bytes_to_replicas: f64,
-    /// Records that it dropped while the run lasted, for each claim: 1 when as many go as come.
+    /// Records that expired during the run, per claim: 1 in a steady state.
     expired_a_claim: f64,
 }
 
@@ -59,14 +59,14 @@ pub(crate) async fn claims(
 ) -> Result<Claims, Box<dyn Error>> {
     let keys = Keys::new();
     let mut watch = Watch::open(&arguments.store)?;
-    drive(store, &keys, load.lasting(arguments.settle_s)).await;
+    drive(store, &keys, load.with_seconds(arguments.settle_s)).await;
     let before = Moment::now(&mut watch, arguments.replica_pid)?;
     let outcomes = drive(store, &keys, load).await;
     let after = Moment::now(&mut watch, arguments.replica_pid)?;
     Ok(figures(arguments, load, &outcomes, &before, &after))
 }
 
-/// The store and all processors at one moment.
+/// Counters of the store, and processor time in seconds, at one moment.
 struct Moment {
     info: Info,
     client: f64,
@@ -130,12 +130,14 @@ fn figures(
     }
 }
 
-/// Which store it is, and how it is reached.
+/// The store's program, and the transport to it.
 fn program(info: &Info, url: &str) -> String {
-    let way = if url.starts_with("unix:") { "unix socket" } else { "TCP" };
+    let transport = if url.starts_with("unix:") { "unix socket" } else { "TCP" };
     match info.text("valkey_version") {
-        none if none.is_empty() => format!("Redis {}, {way}", info.text("redis_version")),
-        version => format!("Valkey {version}, {way}"),
+        version if version.is_empty() => {
+            format!("Redis {}, {transport}", info.text("redis_version"))
+        }
+        version => format!("Valkey {version}, {transport}"),
     }
 }
 
@@ -172,17 +174,17 @@ impl fmt::Display for Claims {
     }
 }
 
-/// What records take in the store's memory.
+/// The memory that records take in the store.
 #[derive(Serialize)]
 pub(crate) struct Memory {
     store: String,
-    /// At so many records beyond those that were there: bytes of all of them (`used_memory`), which
-    /// steps up whenever a table doubles.
+    /// The number of added records, and the bytes of all of them (`used_memory`), which jump
+    /// whenever a table doubles.
     steps: Vec<(u64, u64)>,
     bytes_an_entry: f64,
 }
 
-/// Claims flights until the store holds `entries` more records, which have to live that long.
+/// Claims flights until the store has `entries` more records. Fails if records expire before that.
 pub(crate) async fn memory(
     store: &Store,
     url: &str,
@@ -193,8 +195,8 @@ pub(crate) async fn memory(
     let before = (watch.entries()?, watch.info()?.number("used_memory"));
     let mut steps: Vec<(u64, u64)> = Vec::new();
     for step in 1..=STEPS {
-        let wanted = entries * step / STEPS;
-        while watch.entries()?.saturating_sub(before.0) < wanted {
+        let target = entries * step / STEPS;
+        while watch.entries()?.saturating_sub(before.0) < target {
             drive(store, &keys, Load::Closed { callers: CALLERS, seconds: 0.05 }).await;
         }
         let held = watch.entries()?.saturating_sub(before.0);
@@ -221,37 +223,36 @@ impl fmt::Display for Memory {
     }
 }
 
-/// What nodes cost a store that claim nothing: each looks every quarter of a second whether the
-/// store is still the one that it was.
+/// The cost of nodes without claims: each sends a heartbeat every quarter of a second.
 #[derive(Serialize)]
 pub(crate) struct Idle {
     store: String,
     nodes: usize,
     seconds: f64,
     commands_a_node_second: f64,
-    /// Microseconds of the store's processor for each node, each second.
+    /// Microseconds of the store's processor per node and second.
     store_cpu_us_a_node_second: f64,
     bytes_in_a_node_second: f64,
     bytes_out_a_node_second: f64,
 }
 
-/// The difference between one node, which is there, and `nodes`, for the store has work without any
-/// too. `more` makes the others.
+/// Measures the difference between the one node that is open already and `nodes`, because the store
+/// has work without nodes too. `open_others` opens the others.
 pub(crate) async fn idle<T>(
     arguments: &Arguments,
     nodes: usize,
     seconds: f64,
-    more: impl FnOnce() -> Result<T, Box<dyn Error>>,
+    open_others: impl FnOnce() -> Result<T, Box<dyn Error>>,
 ) -> Result<Idle, Box<dyn Error>> {
     let mut watch = Watch::open(&arguments.store)?;
-    let one = growth(&mut watch, seconds).await?;
-    let _others = more()?;
-    // Until all are connected.
+    let one_node = growth(&mut watch, seconds).await?;
+    let _others = open_others()?;
+    // Wait until all are connected.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let all = growth(&mut watch, seconds).await?;
+    let all_nodes = growth(&mut watch, seconds).await?;
     let others = nodes.saturating_sub(1).max(1) as f64;
     let [commands, cpu, bytes_in, bytes_out] =
-        std::array::from_fn(|place| (all[place] - one[place]) / seconds / others);
+        std::array::from_fn(|figure| (all_nodes[figure] - one_node[figure]) / seconds / others);
     Ok(Idle {
         store: program(&watch.info()?, &arguments.store),
         nodes,
@@ -263,7 +264,7 @@ pub(crate) async fn idle<T>(
     })
 }
 
-/// Commands, microseconds of the store's processor, bytes in and bytes out of so many seconds.
+/// Returns commands, microseconds of the store's processor, bytes in and bytes out of an interval.
 async fn growth(watch: &mut Watch, seconds: f64) -> Result<[f64; 4], Box<dyn Error>> {
     let before = Moment::now(watch, None)?;
     tokio::time::sleep(Duration::from_secs_f64(seconds)).await;

@@ -1,12 +1,12 @@
-//! The store by its own word (INFO), and processes' processor time by the kernel's.
+//! Counters of the store (INFO), and the processor time of processes (/proc).
 
 use std::collections::HashMap;
 use std::fs;
 
-/// A connection beside the claims'.
+/// A connection for `INFO`, apart from those of the claims.
 pub(crate) struct Watch(redis::Connection);
 
-/// Every field of INFO, as it stood at one moment.
+/// All fields of INFO at one moment.
 pub(crate) struct Info(HashMap<String, String>);
 
 impl Watch {
@@ -30,12 +30,12 @@ impl Info {
         self.0.get(field).cloned().unwrap_or_default()
     }
 
-    /// A number; 0 where there is none.
+    /// Returns a field as a number; 0 if it is missing or not a number.
     pub(crate) fn number(&self, field: &str) -> f64 {
         self.0.get(field).and_then(|value| value.parse().ok()).unwrap_or_default()
     }
 
-    /// How often a command was called: `cmdstat_get:calls=12,usec=...`.
+    /// Returns how often a command was called: `cmdstat_get:calls=12,usec=...`.
     pub(crate) fn calls(&self, command: &str) -> f64 {
         let line = self.text(&format!("cmdstat_{command}"));
         let calls = line.split(',').find_map(|part| part.strip_prefix("calls="));
@@ -43,7 +43,7 @@ impl Info {
     }
 }
 
-/// Seconds on a processor of all threads of a process so far; 0 when it cannot be read.
+/// Returns the processor time in seconds of all threads of a process; 0 if it cannot be read.
 pub(crate) fn processor_seconds(pid: u32) -> f64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let nanos = threads.filter_map(|thread| {

@@ -21,10 +21,10 @@ const MAX_REPLY_BYTES: usize = 4 << 20;
 
 /// How to connect and log in.
 pub(crate) struct ConnectOptions {
-    /// Changes when an operator replaces the file of authorities.
+    /// Replaced when the CA file is read again.
     pub tls: RwLock<Option<TlsClient>>,
     pub username: Option<String>,
-    /// Changes when an operator replaces it.
+    /// Replaced when an operator changes it.
     pub password: RwLock<Option<String>>,
     pub database: u32,
     /// Timeout of connecting and logging in together.
@@ -45,13 +45,13 @@ impl Connection {
     ) -> Result<Self, StoreError> {
         let opened = tokio::time::timeout(
             connect_options.timeout,
-            Self::open_worker_connection(address, connect_options),
+            Self::connect_and_log_in(address, connect_options),
         )
         .await;
         opened.unwrap_or_else(|_| Err(StoreError::Absent(format!("{address} did not reply"))))
     }
 
-    async fn open_worker_connection(
+    async fn connect_and_log_in(
         address: &Address,
         connect_options: &ConnectOptions,
     ) -> Result<Self, StoreError> {
@@ -145,7 +145,7 @@ pub(crate) fn integer(value: &Value) -> Option<i64> {
     }
 }
 
-/// Returns a text in UTF-8.
+/// Returns the text of a string reply, if it is UTF-8.
 pub(crate) fn text(value: &Value) -> Option<&str> {
     match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
@@ -168,11 +168,11 @@ pub(crate) fn time(value: &Value) -> Option<Duration> {
 /// Returns how long ago the epoch record was written, from its remaining time to live (`PTTL`). Zero
 /// for a record without expiry, which this program does not write.
 pub(crate) fn epoch_age(value: &Value) -> Duration {
-    let left = integer(value).and_then(|left| u64::try_from(left).ok());
-    left.map_or(Duration::ZERO, |left| Epoch::LIFETIME.saturating_sub(Duration::from_millis(left)))
+    let ttl = integer(value).and_then(|ttl| u64::try_from(ttl).ok());
+    ttl.map_or(Duration::ZERO, |ttl| Epoch::LIFETIME.saturating_sub(Duration::from_millis(ttl)))
 }
 
-/// The error for a reply that no such command has.
+/// The error for a reply that does not fit its command.
 pub(crate) fn unexpected_reply() -> StoreError {
     StoreError::Refused("it sent an unexpected reply".to_owned())
 }
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_or_refused() {
+    fn times_are_parsed_or_refused() {
         let reply = |parts: &[&str]| {
             Value::Array(parts.iter().map(|p| Value::BulkString(p.as_bytes().to_vec())).collect())
         };
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_without_an_end_has_no_age() {
+    fn an_epoch_without_expiry_has_age_zero() {
         assert_eq!(epoch_age(&Value::Int(-1)), Duration::ZERO);
         assert_eq!(epoch_age(&Value::Int(-2)), Duration::ZERO);
         assert_eq!(epoch_age(&Value::Int(i64::MAX)), Duration::ZERO);

@@ -50,20 +50,20 @@ pub(super) async fn connect(
     Ok(Box::new(stream.map_err(|error| absent(&error))?))
 }
 
-/// A stream with a limit on how much may be read, exact to one buffer.
+/// A stream that limits how many bytes are read, within one buffer of the limit.
 pub(super) struct LimitedStream {
     stream: Box<dyn Stream>,
-    left: usize,
+    remaining: usize,
 }
 
 impl LimitedStream {
     pub(super) fn new(stream: Box<dyn Stream>) -> Self {
-        Self { stream, left: 0 }
+        Self { stream, remaining: 0 }
     }
 
     /// Allows `bytes` more to be read.
     pub(super) fn set_limit(&mut self, bytes: usize) {
-        self.left = bytes;
+        self.remaining = bytes;
     }
 }
 
@@ -73,12 +73,12 @@ impl AsyncRead for LimitedStream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.left == 0 {
+        if self.remaining == 0 {
             return Poll::Ready(Err(io::Error::other("the reply is too long")));
         }
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
-        self.left = self.left.saturating_sub(buf.filled().len() - before);
+        self.remaining = self.remaining.saturating_sub(buf.filled().len() - before);
         Poll::Ready(Ok(()))
     }
 }

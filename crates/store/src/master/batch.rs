@@ -13,20 +13,22 @@ use crate::connection::{
 };
 use crate::settings::millis;
 
-/// Sends a batch of commands, and sends each its reply.
+/// Sends a batch of commands, and passes each reply to its caller.
 ///
 /// # Errors
-/// If the connection cannot be used any more. Every command has its reply in that case too.
+/// If the connection cannot be used any more. Every caller has a reply in that case too.
 pub(super) async fn run(
     connection: &mut Connection,
-    life: &Incarnation,
+    incarnation: &Incarnation,
     master: &Master,
     jobs: Vec<PendingCommand>,
 ) -> Result<(), StoreError> {
     let settings = &master.settings;
     settings.counters.batch();
-    let check =
-        jobs.iter().any(|job| job.check != Check::None).then_some(BatchCheck { life, master });
+    let check = jobs
+        .iter()
+        .any(|job| job.check != Check::None)
+        .then_some(BatchCheck { incarnation, master });
     let mut request = Vec::new();
     jobs.iter().for_each(|job| request.extend_from_slice(&job.command));
     let extra = check.as_ref().map_or(0, |check| check.append_to(&mut request));
@@ -42,50 +44,50 @@ pub(super) async fn run(
             return Err(error);
         }
     };
-    let seen = values.split_off(jobs.len());
-    let judgement = check.map(|check| check.judge(&seen));
-    let (verdicts, sound) = match judgement {
+    let query_replies = values.split_off(jobs.len());
+    let judgement = check.map(|check| check.judge(&query_replies));
+    let (verdicts, usable) = match judgement {
         Some(Ok(verdicts)) => (verdicts, Ok(())),
-        Some(Err(error)) => (Verdicts::same(Err(Unknown::Refused)), Err(error)),
-        None => (Verdicts::same(Ok(())), Ok(())),
+        Some(Err(error)) => (Verdicts::uniform(Err(Unknown::Refused)), Err(error)),
+        None => (Verdicts::uniform(Ok(())), Ok(())),
     };
     if values.iter().any(has_moved) {
         settings.refresh.notify_one();
     }
     if let Some(why) = claim_error(&jobs, &values, verdicts.claim) {
-        master.take_warnings.warn(&life.address, &why);
+        master.claim_warnings.warn(&incarnation.address, &why);
     }
     let has_unexpected_reply = jobs
         .iter()
         .zip(&values)
         .any(|(job, value)| job.check != Check::None && !is_expected(value));
     for (job, value) in jobs.into_iter().zip(values) {
-        let verdict = verdicts.of(job.check, &settings.shared);
+        let verdict = verdicts.for_check(job.check, &settings.shared);
         let _ = job.reply.send(Ok(Reply { value, verdict }));
     }
-    if has_unexpected_reply { Err(unexpected_reply()) } else { sound }
+    if has_unexpected_reply { Err(unexpected_reply()) } else { usable }
 }
 
 /// Whether replies of the batch count, for each kind of check.
 struct Verdicts {
     claim: Result<(), Unknown>,
     record: Result<(), Unknown>,
-    /// By which the records' ends are checked; `None` if the replies cannot be read.
+    /// For the check of a record's expiry; `None` without an observation.
     observed: Option<StoreObservation>,
 }
 
 impl Verdicts {
-    fn same(verdict: Result<(), Unknown>) -> Self {
+    fn uniform(verdict: Result<(), Unknown>) -> Self {
         Self { claim: verdict, record: verdict, observed: None }
     }
 
-    fn of(&self, check: Check, config: &SharedConfig) -> Result<(), Unknown> {
+    fn for_check(&self, check: Check, config: &SharedConfig) -> Result<(), Unknown> {
         match check {
             Check::None => Ok(()),
             Check::Claim => self.claim,
-            Check::Record { until } => self.record.and_then(|()| {
+            Check::Record { expires_at } => self.record.and_then(|()| {
                 let observed = self.observed.as_ref();
-                observed.map_or(Ok(()), |observed| check_record_end(config, observed, until))
+                observed.map_or(Ok(()), |observed| check_record_end(config, observed, expires_at))
             }),
         }
     }
@@ -97,8 +99,8 @@ fn claim_error(
     values: &[Value],
     verdict: Result<(), Unknown>,
 ) -> Option<String> {
-    let counting = jobs.iter().zip(values).filter(|(job, _)| job.check != Check::None);
-    let refused = counting.filter_map(|(_, value)| error_of(value)).next();
+    let checked = jobs.iter().zip(values).filter(|(job, _)| job.check != Check::None);
+    let refused = checked.filter_map(|(_, value)| error_of(value)).next();
     match (refused, verdict) {
         (Some(error), _) => Some(error.to_string()),
         (None, Err(Unknown::Unreplicated)) => {
@@ -109,7 +111,7 @@ fn claim_error(
 }
 
 /// Whether this is a possible reply to a claim, a `GET` or a `GETDEL`. With any other reply, the
-/// connection is out of step.
+/// connection is out of sync.
 fn is_expected(value: &Value) -> bool {
     matches!(value, Value::Nil | Value::Okay | Value::BulkString(_) | Value::ServerError(_))
 }
@@ -120,9 +122,9 @@ fn has_moved(value: &Value) -> bool {
     matches!(value, Value::ServerError(error) if is_move(error))
 }
 
-/// Checks behind the claims of a batch whether their replies count.
+/// The queries behind the commands of a batch, which show whether its replies count.
 struct BatchCheck<'a> {
-    life: &'a Incarnation,
+    incarnation: &'a Incarnation,
     master: &'a Master,
 }
 
@@ -130,43 +132,43 @@ impl BatchCheck<'_> {
     /// Appends the queries, and returns their number.
     fn append_to(&self, request: &mut Vec<u8>) -> usize {
         let settings = &self.master.settings;
-        let mut questions = 3;
+        let mut count = 3;
         if settings.replicas > 0 {
             let mut wait = redis::cmd("WAIT");
             // Shorter than the budget, so that a failure is still reported in time.
             wait.arg(settings.replicas).arg(millis(settings.budget * 2 / 3));
             wait.write_packed_command(request);
-            questions += 1;
+            count += 1;
         }
         request.extend_from_slice(&self.master.epoch_queries);
-        questions
+        count
     }
 
-    /// Decides whether claims count, and records.
+    /// Decides from the replies to the queries whether claims count, and records.
     ///
     /// # Errors
     /// If these are not replies to the queries.
-    fn judge(&self, seen: &[Value]) -> Result<Verdicts, StoreError> {
-        if let Some(why) = seen.iter().find_map(refusal) {
-            return Ok(Verdicts::same(Err(why)));
+    fn judge(&self, replies: &[Value]) -> Result<Verdicts, StoreError> {
+        if let Some(why) = replies.iter().find_map(refusal) {
+            return Ok(Verdicts::uniform(Err(why)));
         }
-        let (waited, [epoch, now, left]) = match seen {
-            [epoch, now, left] => (None, [epoch, now, left]),
-            [waited, epoch, now, left] => (Some(waited), [epoch, now, left]),
+        let (waited, [epoch, now, ttl]) = match replies {
+            [epoch, now, ttl] => (None, [epoch, now, ttl]),
+            [waited, epoch, now, ttl] => (Some(waited), [epoch, now, ttl]),
             _ => return Err(unexpected_reply()),
         };
         if let Some(waited) = waited {
             let replicas = integer(waited).ok_or_else(unexpected_reply)?;
             if replicas < i64::from(self.master.settings.replicas) {
-                return Ok(Verdicts::same(Err(Unknown::Unreplicated)));
+                return Ok(Verdicts::uniform(Err(Unknown::Unreplicated)));
             }
         }
         let observation = StoreObservation {
-            run_id: self.life.run_id.clone(),
-            replication_id: self.life.replication_id.clone(),
-            slots: self.master.slots(&self.life.address),
+            run_id: self.incarnation.run_id.clone(),
+            replication_id: self.incarnation.replication_id.clone(),
+            slots: self.master.slots(&self.incarnation.address),
             epoch: epoch_of(epoch)?,
-            epoch_age: epoch_age(left),
+            epoch_age: epoch_age(ttl),
             store_time: time(now).ok_or_else(unexpected_reply)?,
             node_time: self.master.settings.node_time(),
         };
@@ -224,8 +226,8 @@ pub(crate) enum Check {
     None,
     /// Whether claims count.
     Claim,
-    /// Whether a record that ends at this time of the store's clock is there for later claims.
-    Record { until: Duration },
+    /// Whether later claims will find a record that expires at this time of the store's clock.
+    Record { expires_at: Duration },
 }
 
 /// The reply to a command.
@@ -291,10 +293,10 @@ mod tests {
         let ping = redis::cmd("PING");
         let later = Instant::now() + Duration::from_secs(60);
         let (late, _late) = PendingCommand::new(&ping, Instant::now(), Check::Claim);
-        let (left, gone) = PendingCommand::new(&ping, later, Check::Claim);
+        let (abandoned, receiver) = PendingCommand::new(&ping, later, Check::Claim);
         let (good, _good) = PendingCommand::new(&ping, later, Check::None);
-        drop(gone);
-        for job in [late, left, good] {
+        drop(receiver);
+        for job in [late, abandoned, good] {
             assert!(queue.push(job));
         }
         let jobs = queue.next().await;
@@ -307,10 +309,10 @@ mod tests {
         let queue = Queue::new();
         let mut waiting = Vec::new();
         let later = Instant::now() + Duration::from_secs(60);
-        for master_address in 0..=MAX_WAITING {
+        for pushed in 0..=MAX_WAITING {
             let (job, receiver) = PendingCommand::new(&redis::cmd("PING"), later, Check::Claim);
             waiting.push(receiver);
-            assert_eq!(queue.push(job), master_address < MAX_WAITING);
+            assert_eq!(queue.push(job), pushed < MAX_WAITING);
         }
         assert_eq!(queue.next().await.len(), MAX_BATCH);
     }

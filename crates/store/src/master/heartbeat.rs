@@ -20,10 +20,14 @@ const SECTIONS: [&str; 4] = ["server", "replication", "memory", "stats"];
 const OTHER_SETTINGS: &str = "another node has other settings; set freshness, clock_margin and \
                               the store's mode to the same values on all nodes";
 
-/// Runs for ever.
+/// Runs until its task is aborted, or the address can no longer change.
 pub(super) async fn run(master: Arc<Master>) {
-    let mut heartbeat =
-        HeartbeatTask { master: &master, logger: StateLogger::default(), mark: 0, refused: None };
+    let mut heartbeat = HeartbeatTask {
+        master: &master,
+        logger: StateLogger::default(),
+        mark: 0,
+        epoch_error: None,
+    };
     let mut master_address = master.master_address.address.clone();
     loop {
         let address = master_address.borrow_and_update().clone();
@@ -38,7 +42,7 @@ pub(super) async fn run(master: Arc<Master>) {
             error = heartbeat.serve_once(&address) => Some(error),
             Ok(()) = master_address.changed() => None,
         };
-        master.life.send_replace(None);
+        master.incarnation.send_replace(None);
         master.continuity().disconnected();
         let Some(error) = error else {
             // Failures of the previous master do not count for the new one.
@@ -58,7 +62,7 @@ struct HeartbeatTask<'a> {
     /// The number of this node's last mark; see [`Master::mark_key`].
     mark: u64,
     /// Why the last epoch could not be written.
-    refused: Option<StoreError>,
+    epoch_error: Option<StoreError>,
 }
 
 impl HeartbeatTask<'_> {
@@ -135,11 +139,11 @@ impl HeartbeatTask<'_> {
         if let Some(error) = values.iter().find_map(error_of) {
             return Err(error);
         }
-        let (sections, [epoch, now, left]) = match values.split_last_chunk() {
+        let (sections, [epoch, now, ttl]) = match values.split_last_chunk() {
             Some((sections, last)) => (sections, last),
             None => return Err(unexpected_reply()),
         };
-        let info = ServerInfo::parse(&joined(sections)).ok_or_else(unexpected_reply)?;
+        let info = ServerInfo::parse(&join_sections(sections)).ok_or_else(unexpected_reply)?;
         Ok(Heartbeat {
             run_id: info.run_id,
             replication_id: info.replication_id,
@@ -150,7 +154,7 @@ impl HeartbeatTask<'_> {
             evicted_keys: info.evicted_keys,
             slots: self.master.slots(address),
             epoch: epoch_of(epoch)?,
-            epoch_age: epoch_age(left),
+            epoch_age: epoch_age(ttl),
             store_time: time(now).ok_or_else(unexpected_reply)?,
             node_time: self.master.settings.node_time(),
             mark: mark.and_then(|mark| u64::try_from(mark).ok()),
@@ -196,16 +200,16 @@ impl HeartbeatTask<'_> {
         let written = tokio::time::timeout(REQUEST_TIMEOUT, connection.command(&set)).await;
         match written.map_err(|_| timed_out())? {
             Ok(_) => {
-                self.refused = None;
+                self.epoch_error = None;
                 self.log_epoch(address, heartbeat);
                 Ok(())
             }
             // Out of memory, for example. Claims are refused too, and the next heartbeat retries.
             Err(error @ StoreError::Refused(_)) => {
-                if self.refused.as_ref() != Some(&error) {
+                if self.epoch_error.as_ref() != Some(&error) {
                     self.logger.no_epoch(address, &error);
                 }
-                self.refused = Some(error);
+                self.epoch_error = Some(error);
                 Ok(())
             }
             Err(error) => Err(error),
@@ -221,18 +225,18 @@ impl HeartbeatTask<'_> {
         };
         match heartbeat.epoch.as_ref().is_some_and(differs) {
             // The two nodes replace each other's epoch with every heartbeat: limit the log.
-            true => self.master.take_warnings.warn(address, OTHER_SETTINGS),
+            true => self.master.claim_warnings.warn(address, OTHER_SETTINGS),
             false => self.logger.epoch(address, shared.recording_window()),
         }
     }
 
     /// Lets the workers connect, after the first heartbeat of an incarnation.
     fn publish(&self, address: &Address, heartbeat: &Heartbeat) {
-        if self.master.life.borrow().is_some() {
+        if self.master.incarnation.borrow().is_some() {
             return;
         }
         self.master.set_last_error(None);
-        self.master.life.send_replace(Some(Arc::new(Incarnation {
+        self.master.incarnation.send_replace(Some(Arc::new(Incarnation {
             address: address.clone(),
             run_id: heartbeat.run_id.clone(),
             replication_id: heartbeat.replication_id.clone(),
@@ -249,7 +253,7 @@ impl HeartbeatTask<'_> {
     }
 }
 
-fn joined(sections: &[Value]) -> String {
+fn join_sections(sections: &[Value]) -> String {
     sections.iter().filter_map(text).collect::<Vec<_>>().join("\n")
 }
 
@@ -258,7 +262,7 @@ fn timed_out() -> StoreError {
 }
 
 /// Maximum length of an id; those of Redis have 40 characters.
-const MAX_ID: usize = 64;
+const MAX_ID_BYTES: usize = 64;
 
 /// The part of `INFO` that heartbeats need. The text is untrusted: fields may be missing, repeated or
 /// invalid.
@@ -299,7 +303,7 @@ impl ServerInfo {
 }
 
 fn is_id(text: &str) -> bool {
-    (1..=MAX_ID).contains(&text.len())
+    (1..=MAX_ID_BYTES).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
 }
 
@@ -320,7 +324,7 @@ mod tests {
         maxmemory_policy:noeviction\r\n# Stats\r\nevicted_keys:0\r\n";
 
     #[test]
-    fn a_real_answer_is_read() {
+    fn info_of_redis_is_parsed() {
         let info = ServerInfo::parse(REDIS).unwrap();
         assert_eq!(info.run_id, "0123456789abcdef");
         assert_eq!(info.replication_id, "fedcba");
@@ -329,12 +333,12 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_is_no_master() {
+    fn a_replica_is_not_a_master() {
         assert!(!ServerInfo::parse(&REDIS.replace("role:master", "role:slave")).unwrap().is_master);
     }
 
     #[test]
-    fn what_is_missing_or_nonsense_makes_no_report() {
+    fn missing_or_invalid_fields_are_refused() {
         for (from, to) in [
             ("run_id:", "run:"),
             ("maxmemory:0", "maxmemory:-1"),
@@ -347,7 +351,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in ".*") {
+        fn arbitrary_text_does_not_panic(text in ".*") {
             let _ = ServerInfo::parse(&text);
         }
     }

@@ -23,12 +23,12 @@ enum LoggedState {
 
 impl StateLogger {
     fn has_changed(&mut self, last: LoggedState) -> bool {
-        let news = self.last.as_ref() != Some(&last);
+        let changed = self.last.as_ref() != Some(&last);
         self.last = Some(last);
-        news
+        changed
     }
 
-    /// No address of the master is known.
+    /// Logs that no address of the master is known.
     pub(super) fn no_address(&mut self) {
         if self.has_changed(LoggedState::NoAddress) {
             tracing::warn!(
@@ -38,14 +38,14 @@ impl StateLogger {
         }
     }
 
-    /// The connection failed, or could not be opened.
+    /// Logs that the connection failed, or could not be opened.
     pub(super) fn lost(&mut self, address: &Address, error: &StoreError) {
         if self.has_changed(LoggedState::Lost(error.clone())) {
             tracing::warn!(%address, "no early data: {error}");
         }
     }
 
-    /// A heartbeat succeeded; `problem` says why claims do not count.
+    /// Logs the state after a successful heartbeat. `claim_problem`: why claims do not count.
     pub(super) fn heartbeat(
         &mut self,
         address: &Address,
@@ -65,7 +65,7 @@ impl StateLogger {
             ),
             Some(Unknown::Clock) => tracing::warn!(
                 %address,
-                store_ahead_ms = ahead(store_time, node_time),
+                store_ahead_ms = millis_ahead(store_time, node_time),
                 "no early data: the clocks of this node and of the store differ by more than \
                  clock_margin; check the time service on both"
             ),
@@ -83,7 +83,7 @@ impl StateLogger {
         }
     }
 
-    /// A new epoch starts.
+    /// Logs that a new epoch starts.
     pub(super) fn epoch(&self, address: &Address, window: Duration) {
         tracing::info!(
             %address,
@@ -92,7 +92,7 @@ impl StateLogger {
         );
     }
 
-    /// The record of a new epoch could not be written.
+    /// Logs that the record of a new epoch could not be written.
     pub(super) fn no_epoch(&self, address: &Address, error: &StoreError) {
         tracing::warn!(%address, "the record of the epoch could not be written: {error}");
     }
@@ -111,26 +111,26 @@ impl ClaimWarnings {
 
     /// Logs that claims are refused.
     pub(super) fn warn(&self, address: &Address, why: &str) {
-        if self.has_changed(why, Instant::now()) {
+        if self.should_log(why, Instant::now()) {
             tracing::warn!(%address, "no early data: {why}");
         }
     }
 
-    fn has_changed(&self, why: &str, now: Instant) -> bool {
+    fn should_log(&self, why: &str, now: Instant) -> bool {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let news = last.as_ref().is_none_or(|(last, at)| {
+        let due = last.as_ref().is_none_or(|(last, at)| {
             let pause = if last == why { Self::REMINDER_INTERVAL } else { Self::MIN_INTERVAL };
             now.saturating_duration_since(*at) >= pause
         });
-        if news {
+        if due {
             *last = Some((why.to_owned(), now));
         }
-        news
+        due
     }
 }
 
 /// By how many milliseconds the store's clock is ahead of the node's, for the log.
-fn ahead(store: Duration, node: Duration) -> i64 {
+fn millis_ahead(store: Duration, node: Duration) -> i64 {
     let millis = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
     millis(store).saturating_sub(millis(node))
 }
@@ -140,15 +140,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_log_is_not_flooded() {
-        let take_warnings = ClaimWarnings::default();
+    fn repeated_warnings_are_limited() {
+        let warnings = ClaimWarnings::default();
         let start = Instant::now();
-        let last = |why, after| take_warnings.has_changed(why, start + Duration::from_secs(after));
-        assert!(last("a", 0));
-        assert!(!last("b", 0), "a second has not passed");
-        assert!(last("b", 1));
-        assert!(!last("b", 300));
-        assert!(last("b", 301));
+        let should_log = |why, after| warnings.should_log(why, start + Duration::from_secs(after));
+        assert!(should_log("a", 0));
+        assert!(!should_log("b", 0), "a second has not passed");
+        assert!(should_log("b", 1));
+        assert!(!should_log("b", 300));
+        assert!(should_log("b", 301));
     }
 
     #[test]

@@ -30,7 +30,7 @@ struct Incarnation {
     replication_id: String,
 }
 
-/// The address of a master, and who confirms it.
+/// The address of a master, and how it is confirmed.
 #[derive(Clone)]
 pub(crate) struct MasterAddress {
     pub address: watch::Receiver<Option<Address>>,
@@ -68,16 +68,16 @@ pub(crate) struct Master {
     settings: Arc<Settings>,
     master_address: MasterAddress,
     epoch_key: String,
-    /// The end of the keys of the master's own records.
+    /// Suffix of the keys of the master's own records.
     tag: String,
     epoch_queries: Vec<u8>,
     queue: Queue,
-    life: watch::Sender<Option<Arc<Incarnation>>>,
+    incarnation: watch::Sender<Option<Arc<Incarnation>>>,
     /// Number of open worker connections.
-    open: AtomicUsize,
+    open_connections: AtomicUsize,
     continuity: Mutex<Continuity>,
     breaker: Mutex<Breaker>,
-    take_warnings: ClaimWarnings,
+    claim_warnings: ClaimWarnings,
     /// The store's clock at the last heartbeat, with the monotonic time of the heartbeat.
     store_clock: Mutex<Option<(Duration, Duration)>>,
     /// Error of the last connection; `None` while connected.
@@ -91,8 +91,8 @@ pub(crate) struct MasterHandle {
 }
 
 impl Master {
-    /// Starts to connect. `tag` ends the keys of the master's own records, so that they lie in one of
-    /// its slots.
+    /// Starts to connect. `tag` is the suffix of the keys of the master's own records: in a
+    /// cluster, a hash tag that puts them into one of its slots.
     pub(crate) fn start(
         settings: &Arc<Settings>,
         master_address: MasterAddress,
@@ -106,11 +106,11 @@ impl Master {
             epoch_key,
             tag: tag.to_owned(),
             queue: Queue::new(),
-            life: watch::Sender::new(None),
-            open: AtomicUsize::new(0),
+            incarnation: watch::Sender::new(None),
+            open_connections: AtomicUsize::new(0),
             continuity: Mutex::new(Continuity::new(settings.shared)),
             breaker: Mutex::default(),
-            take_warnings: ClaimWarnings::default(),
+            claim_warnings: ClaimWarnings::default(),
             store_clock: Mutex::default(),
             last_error: Mutex::default(),
         });
@@ -132,11 +132,12 @@ impl Master {
 
     /// Whether there is no connection for commands.
     pub(crate) fn is_absent(&self) -> bool {
-        self.open.load(Ordering::Relaxed) == 0
+        self.open_connections.load(Ordering::Relaxed) == 0
     }
 
     /// Returns by how many microseconds the store's clock is ahead of this node's. The reading of the
-    /// last heartbeat advances with the monotonic clock, so steps of this node's clock show.
+    /// last heartbeat advances with the monotonic clock, so a step of this node's clock changes the
+    /// result.
     pub(crate) fn clock_offset_micros(&self) -> Option<i64> {
         let reading = *self.store_clock.lock().unwrap_or_else(PoisonError::into_inner);
         let (store_time, at) = reading?;
@@ -150,7 +151,7 @@ impl Master {
     }
 
     /// Sends `command` and waits for its reply and the result of the `check`, at most `timeout`. The
-    /// outcome of claims goes to the breaker.
+    /// outcome of claims is reported to the breaker.
     ///
     /// # Errors
     /// [`StoreError`]; [`StoreError::Unknown`] with [`Unknown::Slow`] after the timeout.
@@ -186,7 +187,7 @@ impl Master {
         *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = last_error;
     }
 
-    /// Reports the outcome of what was sent at `sent_at` to the breaker.
+    /// Reports the outcome of a request that was sent at `sent_at` to the breaker.
     fn record_outcome(&self, sent_at: Instant, success: bool) {
         let now = self.settings.now();
         let mut breaker = self.breaker();
@@ -196,9 +197,9 @@ impl Master {
         }
     }
 
-    /// The key of a mark of this node. The upper half of its number is that of the connection that
-    /// writes it. Each has its own key, because a `SET` whose connection timed out may still reach the
-    /// store, after a later connection's.
+    /// Returns the key of a mark of this node. The upper half of a mark's number identifies the
+    /// connection that writes it. Each connection has its own key, because a `SET` of a connection
+    /// that timed out may reach the store after one of a later connection.
     fn mark_key(&self, mark: u64) -> String {
         let (node, connection) = (self.settings.node, mark >> MARK_BITS);
         self.settings.key(&format!("mark:{node:016x}:{connection}{}", self.tag))
@@ -233,7 +234,7 @@ impl Master {
     }
 }
 
-/// Marks of one connection: more than it sends in thirty years.
+/// Bits that number the marks of one connection: enough for thirty years.
 const MARK_BITS: u32 = 32;
 
 fn micros(time: Duration) -> i64 {

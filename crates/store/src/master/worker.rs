@@ -14,38 +14,43 @@ use crate::settings::RETRY_DELAY;
 
 type Incarnations = watch::Receiver<Option<Arc<Incarnation>>>;
 
-/// Runs for ever.
+/// Runs until its task is aborted.
 pub(super) async fn run(master: Arc<Master>) {
-    let mut incarnations = master.life.subscribe();
+    let mut incarnations = master.incarnation.subscribe();
     // Reconnect at once the first time: the store may have closed the connection on purpose.
     let mut pause = Duration::ZERO;
     loop {
-        let life = match incarnations.wait_for(Option::is_some).await.as_deref() {
-            Ok(Some(life)) => life.clone(),
+        let incarnation = match incarnations.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(incarnation)) => incarnation.clone(),
             _ => return,
         };
         let error = tokio::select! {
-            error = serve_once(&master, &life, &mut pause) => error,
-            () = closed(&mut incarnations, &life) => continue,
+            error = serve_once(&master, &incarnation, &mut pause) => error,
+            () = ended(&mut incarnations, &incarnation) => continue,
         };
-        tracing::debug!(address = %life.address, %error, "connection to the store is gone");
+        tracing::debug!(address = %incarnation.address, %error, "connection to the store is gone");
         tokio::time::sleep(pause).await;
         pause = RETRY_DELAY;
     }
 }
 
-/// Returns when `life` is over.
-async fn closed(incarnations: &mut Incarnations, life: &Arc<Incarnation>) {
-    let over =
-        |now: &Option<Arc<Incarnation>>| now.as_ref().is_none_or(|now| !Arc::ptr_eq(now, life));
+/// Returns when `incarnation` has ended.
+async fn ended(incarnations: &mut Incarnations, incarnation: &Arc<Incarnation>) {
+    let over = |now: &Option<Arc<Incarnation>>| {
+        now.as_ref().is_none_or(|now| !Arc::ptr_eq(now, incarnation))
+    };
     let _ = incarnations.wait_for(over).await;
 }
 
-async fn serve_once(master: &Master, life: &Incarnation, pause: &mut Duration) -> StoreError {
-    match open_worker_connection(master, life).await {
+async fn serve_once(
+    master: &Master,
+    incarnation: &Incarnation,
+    pause: &mut Duration,
+) -> StoreError {
+    match open_worker_connection(master, incarnation).await {
         Ok(mut connection) => {
             let _open = OpenGuard::new(master);
-            serve(master, life, &mut connection, pause).await
+            serve(master, incarnation, &mut connection, pause).await
         }
         Err(error) => error,
     }
@@ -53,7 +58,7 @@ async fn serve_once(master: &Master, life: &Incarnation, pause: &mut Duration) -
 
 async fn serve(
     master: &Master,
-    life: &Incarnation,
+    incarnation: &Incarnation,
     connection: &mut Connection,
     pause: &mut Duration,
 ) -> StoreError {
@@ -63,7 +68,7 @@ async fn serve(
             error = connection.closed() => return error,
             jobs = master.queue.next() => jobs,
         };
-        if let Err(error) = batch::run(connection, life, master, jobs).await {
+        if let Err(error) = batch::run(connection, incarnation, master, jobs).await {
             return error;
         }
         *pause = Duration::ZERO;
@@ -74,10 +79,10 @@ async fn serve(
 /// not returned to an earlier state since.
 async fn open_worker_connection(
     master: &Master,
-    life: &Incarnation,
+    incarnation: &Incarnation,
 ) -> Result<Connection, StoreError> {
     let settings = &master.settings;
-    let mut connection = Connection::open(&life.address, &settings.connect_options).await?;
+    let mut connection = Connection::open(&incarnation.address, &settings.connect_options).await?;
     // Read the mark before the query: heartbeats continue meanwhile.
     let mark = master.continuity().mark().cloned();
     let mut request = redis::cmd("INFO").arg("server").get_packed_command();
@@ -91,14 +96,16 @@ async fn open_worker_connection(
     if let Some(error) = values.iter().find_map(error_of) {
         return Err(error);
     }
-    let [last, there, now] = values.as_slice() else { return Err(unexpected_reply()) };
-    let run_id = text(last).and_then(|last| heartbeat::field(last, "run_id"));
-    if run_id != Some(life.run_id.as_str()) {
+    let [info, mark_reply, now] = values.as_slice() else { return Err(unexpected_reply()) };
+    let run_id = text(info).and_then(|info| heartbeat::field(info, "run_id"));
+    if run_id != Some(incarnation.run_id.as_str()) {
         return Err(StoreError::Absent("another process listens at the address".to_owned()));
     }
-    let there = integer(there).and_then(|there| u64::try_from(there).ok());
+    let stored_mark = integer(mark_reply).and_then(|mark| u64::try_from(mark).ok());
     let now = time(now).ok_or_else(unexpected_reply)?;
-    if mark.is_some_and(|mark| mark.is_lost(&life.run_id, &life.replication_id, there, now)) {
+    if mark.is_some_and(|mark| {
+        mark.is_lost(&incarnation.run_id, &incarnation.replication_id, stored_mark, now)
+    }) {
         return Err(StoreError::Absent("it has returned to an earlier state".to_owned()));
     }
     settings.counters.connection();
@@ -110,13 +117,13 @@ struct OpenGuard<'a>(&'a Master);
 
 impl<'a> OpenGuard<'a> {
     fn new(master: &'a Master) -> Self {
-        master.open.fetch_add(1, Ordering::Relaxed);
+        master.open_connections.fetch_add(1, Ordering::Relaxed);
         Self(master)
     }
 }
 
 impl Drop for OpenGuard<'_> {
     fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
+        self.0.open_connections.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -1,7 +1,7 @@
-//! Ticket keys through the store, without a leader, and the nodes that use them.
+//! Ticket keys that nodes share through the store, without a leader, and the status of these nodes.
 //!
 //! [`firstflight_tickets::SharedKeys`] decides which keys to read and to offer, and when each key seals;
-//! this module reads and writes. The records in the store are:
+//! this module accesses the store. The records in the store are:
 //!
 //! - `ring`: the list of keys, a line each ([`firstflight_tickets::KeyEntry`]);
 //! - `ring:SLOT`: a key, sealed under the key-encryption key;
@@ -60,8 +60,8 @@ struct State {
     /// Records that were sealed again, so that nodes with different orders of key-encryption keys do
     /// not keep replacing each other's records.
     resealed: HashSet<(Slot, KeyId)>,
-    /// Warnings that were not returned yet.
-    take_warnings: Vec<SharedRingError>,
+    /// Warnings that [`SharedRing::take_warnings`] has not returned yet.
+    warnings: Vec<SharedRingError>,
 }
 
 impl<S: Records> SharedRing<S> {
@@ -73,7 +73,7 @@ impl<S: Records> SharedRing<S> {
             keys: SharedKeys::new(schedule),
             unreadable: BTreeMap::new(),
             resealed: HashSet::new(),
-            take_warnings: Vec::new(),
+            warnings: Vec::new(),
         });
         Self { store, records, state }
     }
@@ -82,8 +82,8 @@ impl<S: Records> SharedRing<S> {
     /// once a second.
     ///
     /// # Errors
-    /// [`SharedRingError`]: the ring of before is as good as ever, since it has the next period's
-    /// key too. What leaves a ring is told by [`take_warnings`](Self::take_warnings).
+    /// [`SharedRingError`]. The previous ring remains usable, since it has the next period's key
+    /// too. Problems that leave a ring are returned by [`take_warnings`](Self::take_warnings).
     pub async fn refresh(&self, now: UnixTime) -> Result<Ring, SharedRingError> {
         let listed = self.load_all(now).await?;
         let offers = self.state().offers(&listed, now);
@@ -126,14 +126,14 @@ impl<S: Records> SharedRing<S> {
         match self.records.key_encryption().refresh(now) {
             Ok(false) => {}
             Ok(true) => self.state().keys.reread_all(),
-            Err(error) => self.state().take_warnings.push(error.into()),
+            Err(error) => self.state().warnings.push(error.into()),
         }
     }
 
-    /// What is wrong with some of the records or with the key-encryption keys, each told once as
-    /// long as it lasts.
+    /// Returns new problems with records and with the key-encryption keys. Each is returned once
+    /// while it lasts.
     pub fn take_warnings(&self) -> Vec<SharedRingError> {
-        std::mem::take(&mut self.state().take_warnings)
+        std::mem::take(&mut self.state().warnings)
     }
 
     /// The store.
@@ -152,9 +152,9 @@ impl<S: Records> SharedRing<S> {
         }
         let to_read = self.state().forget_unlisted(&listed).to_read(&listed, now);
         for entry in to_read {
-            let found = self.read_slot(entry.slot, now).await?;
+            let content = self.read_slot(entry.slot, now).await?;
             self.state().keys.mark_read(entry, now);
-            match found {
+            match content {
                 SlotContent::Key(name) if name != entry.name => {
                     // Its writer may have failed before listing it.
                     let actual = KeyEntry { name, ..entry };
@@ -193,17 +193,17 @@ impl<S: Records> SharedRing<S> {
                 return Ok(SlotContent::Unreadable);
             }
         };
-        let under = self.records.key_encryption().sealing_key();
+        let sealing_key = self.records.key_encryption().sealing_key();
         let ttl = {
             let mut state = self.state();
             state.unreadable.remove(&slot);
             state.keys.adopt(slot, key.clone(), now);
-            let due = !up_to_date && !state.resealed.contains(&(slot, under));
+            let due = !up_to_date && !state.resealed.contains(&(slot, sealing_key));
             due.then(|| state.keys.lifetime_of(&key, now))
         };
         if let Some(ttl) = ttl {
             self.store.put(&record_key(slot), &self.records.seal(slot, &key), ttl).await?;
-            self.state().resealed.insert((slot, under));
+            self.state().resealed.insert((slot, sealing_key));
         }
         Ok(SlotContent::Key(*key.key.name()))
     }
@@ -273,7 +273,7 @@ impl State {
 
     fn note_unreadable(&mut self, slot: Slot, error: RecordError) {
         if self.unreadable.get(&slot) != Some(&error) {
-            self.take_warnings.push(error.clone().into());
+            self.warnings.push(error.clone().into());
             self.unreadable.insert(slot, error);
         }
     }
@@ -298,8 +298,8 @@ const LIST: &str = "ring";
 #[cfg(test)]
 mod tests;
 
-/// A node and the ticket keys that it has, as an operator may see them. Times are seconds since
-/// 1970, by the node's clock.
+/// The status of a node and its ticket keys, for operators. Times are seconds since 1970, by the
+/// node's clock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStatus {
     /// Its name.
@@ -310,26 +310,26 @@ pub struct NodeStatus {
     pub started: u64,
     /// Its version of this program.
     pub version: String,
-    /// Its ring, the oldest key first, each with its last use there.
+    /// Its ring, the oldest key first, each with its last use on this node.
     pub keys: Vec<KeyStatus>,
-    /// When it wrote this.
+    /// When it wrote this status.
     pub seen_at: u64,
 }
 
 impl<S: Records> SharedRing<S> {
-    /// Tells the others of this node. Call it about every ten seconds: the record is gone after
+    /// Publishes this node's status. Call it about every ten seconds: the record expires after
     /// thirty.
     ///
     /// # Errors
     /// [`SharedRingError::Store`].
     pub async fn publish_status(&self, status: &NodeStatus) -> Result<(), SharedRingError> {
-        // Numbers and texts: this cannot fail.
+        // Only numbers and text, so this cannot fail.
         let record = serde_json::to_vec(status).unwrap_or_default();
         self.store.put(&status_key(&status.node), &record, STATUS_TTL).await?;
         Ok(self.store.add(NODES, &status.node).await?)
     }
 
-    /// The nodes that have told of themselves in the last half minute, by their names.
+    /// Returns the nodes that published their status in the last 30 seconds, sorted by name.
     ///
     /// # Errors
     /// [`SharedRingError::Store`].
@@ -339,7 +339,7 @@ impl<S: Records> SharedRing<S> {
         let mut nodes = Vec::with_capacity(names.len());
         for name in names {
             match self.store.get(&status_key(&name)).await? {
-                // One of another version, perhaps; it is none of ours to remove.
+                // An unreadable record may come from another version, so it stays.
                 Some(record) => nodes.extend(serde_json::from_slice::<NodeStatus>(&record).ok()),
                 None => self.store.remove(NODES, &name).await?,
             }
@@ -355,10 +355,10 @@ fn status_key(node: &str) -> String {
 const NODES: &str = "nodes";
 const STATUS_TTL: Duration = Duration::from_secs(30);
 
-/// Small records in a store, in a [`Store`]. Tests use others, which lose data and
-/// replies on demand.
+/// Small records in a store. Implemented by [`Store`]; tests use an implementation that loses data
+/// and replies on demand.
 pub trait Records: Send + Sync {
-    /// What tells this cluster's records from another's in the same store.
+    /// Returns a name that distinguishes this cluster's records from those of others in the store.
     fn cluster(&self) -> &str;
     /// See [`Store::get`].
     fn get(&self, key: &str) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;

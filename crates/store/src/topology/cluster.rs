@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use super::Owner;
 use super::Votes;
-use super::slots::{SLOTS, SlotMap, number_in, slot_of};
+use super::slots::{SLOTS, SlotMap, number_with_slot, slot_of};
 use crate::connection::Connection;
 use crate::master::{Confirmations, Master, MasterAddress, MasterHandle};
 use crate::settings::{REQUEST_TIMEOUT, Settings};
@@ -22,14 +22,14 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum interval between polls, however often the map turns out to be outdated.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// For how many times the confirmation time most voters may disagree or be silent before a seed is
-/// queried for others. By then no claim has counted for long.
-const MAX_CONFIRMATIONS_WITHOUT_MAJORITY: u32 = 10;
+/// After this many confirmation times without an agreement of most voters, the seeds are queried
+/// for new ones. By then claims have long stopped counting.
+const CONFIRMATIONS_UNTIL_RESEED: u32 = 10;
 
 /// A cluster, with its current slot map.
 pub(crate) struct Cluster {
     view: Arc<RwLock<ClusterView>>,
-    known: watch::Receiver<bool>,
+    has_map: watch::Receiver<bool>,
     settings: Arc<Settings>,
     _task: JoinSet<()>,
 }
@@ -53,12 +53,12 @@ struct MasterEntry {
 impl Cluster {
     pub(super) fn start(settings: &Arc<Settings>, seeds: Vec<Address>) -> Self {
         let view = Arc::new(RwLock::new(ClusterView::default()));
-        let (sender, known) = watch::channel(false);
+        let (sender, has_map) = watch::channel(false);
         let poller = MapPoller {
             settings: settings.clone(),
             seeds,
             view: view.clone(),
-            known: sender,
+            has_map: sender,
             connections: HashMap::new(),
             voters: Vec::new(),
             votes: Votes::new(0),
@@ -67,24 +67,26 @@ impl Cluster {
         };
         let mut task = JoinSet::new();
         task.spawn(poller.run());
-        Self { view, known, settings: settings.clone(), _task: task }
+        Self { view, has_map, settings: settings.clone(), _task: task }
     }
 
     pub(super) fn owner(&self, key: &[u8]) -> Result<Owner, Unknown> {
         let slot = slot_of(key);
         let view = self.view.read().unwrap_or_else(PoisonError::into_inner);
         let node = view.map.as_ref().and_then(|map| map.owner(slot)).ok_or(Unknown::Absent)?;
-        let known = view.masters.get(node).ok_or(Unknown::Absent)?;
+        let entry = view.masters.get(node).ok_or(Unknown::Absent)?;
         let window = self.settings.shared.recording_window();
         let moved = view.moved.get(&slot);
-        let young = moved.is_some_and(|at| self.settings.now().saturating_sub(*at) < window);
-        let settled = if young { Err(Unknown::Window) } else { Ok(()) };
-        Ok(Owner { master: known.handle.master.clone(), settled })
+        let moved_recently =
+            moved.is_some_and(|at| self.settings.now().saturating_sub(*at) < window);
+        let settled = if moved_recently { Err(Unknown::Window) } else { Ok(()) };
+        Ok(Owner { master: entry.handle.master.clone(), settled })
     }
 
-    pub(super) async fn owner_soon(&self, key: &[u8]) -> Result<Arc<Master>, StoreError> {
-        let mut known = self.known.clone();
-        let waited = tokio::time::timeout(REQUEST_TIMEOUT, known.wait_for(|known| *known)).await;
+    pub(super) async fn wait_for_owner(&self, key: &[u8]) -> Result<Arc<Master>, StoreError> {
+        let mut has_map = self.has_map.clone();
+        let waited =
+            tokio::time::timeout(REQUEST_TIMEOUT, has_map.wait_for(|has_map| *has_map)).await;
         if waited.is_err() {
             return Err(StoreError::Absent("no node of the cluster replies".to_owned()));
         }
@@ -95,12 +97,12 @@ impl Cluster {
 
     pub(super) fn clock_offset_micros(&self) -> Option<i64> {
         let view = self.view.read().unwrap_or_else(PoisonError::into_inner);
-        view.masters.values().filter_map(|known| known.handle.master.clock_offset_micros()).min()
+        view.masters.values().filter_map(|entry| entry.handle.master.clock_offset_micros()).min()
     }
 
     pub(super) fn unavailable_reason(&self) -> Option<Unknown> {
         let view = self.view.read().unwrap_or_else(PoisonError::into_inner);
-        let mut all = view.masters.values().map(|known| known.handle.master.unavailable_reason());
+        let mut all = view.masters.values().map(|entry| entry.handle.master.unavailable_reason());
         // One available master is enough to try: the key is not known here.
         all.try_fold(Some(Unknown::Absent), |_, reason| reason.map(Some)).flatten()
     }
@@ -111,14 +113,14 @@ struct MapPoller {
     settings: Arc<Settings>,
     seeds: Vec<Address>,
     view: Arc<RwLock<ClusterView>>,
-    known: watch::Sender<bool>,
+    has_map: watch::Sender<bool>,
     connections: HashMap<Address, Connection>,
     /// The masters of the last map; each has a vote.
     voters: Vec<Address>,
     votes: Votes<SlotMap>,
-    /// When most voters last agreed, or a seed was queried for others since they did not.
+    /// When most voters last agreed, or the seeds were last queried for new ones.
     agreed_at: Duration,
-    /// Whether a seed named voters that the map in use does not.
+    /// Whether the voters come from a seed's map that differs from the map in use.
     reseeded: bool,
 }
 
@@ -129,9 +131,9 @@ impl MapPoller {
             self.poll_voters().await;
             if let Some((map, requested_at)) = self.votes.majority() {
                 let map = map.clone();
-                let replaced = self.set_voters(&map);
-                // A seed may be out of date: what counts is the word of the masters themselves.
-                if !(self.reseeded && replaced) {
+                let voters_changed = self.set_voters(&map);
+                // A seed's map may be outdated, so the new voters have to agree first.
+                if !(self.reseeded && voters_changed) {
                     self.apply(&map, requested_at);
                 }
             }
@@ -158,9 +160,9 @@ impl MapPoller {
             self.agreed_at = self.agreed_at.max(agreed_at);
         }
         let disagreeing = requested_at.saturating_sub(self.agreed_at)
-            > self.settings.shared.confirmation * MAX_CONFIRMATIONS_WITHOUT_MAJORITY;
+            > self.settings.shared.confirmation * CONFIRMATIONS_UNTIL_RESEED;
         if !any_reply || disagreeing {
-            // The new voters get as much time.
+            // The new voters get the same time to agree.
             self.agreed_at = requested_at;
             let found = self.fetch_maps(self.seeds.clone()).await.into_iter().next();
             if let Some((_, map)) = found {
@@ -200,22 +202,22 @@ impl MapPoller {
         maps
     }
 
-    /// Returns whether there is a map in use, and it is another.
+    /// Returns whether a map is in use that differs from `map`.
     fn differs_from_view(&self, map: &SlotMap) -> bool {
         let view = self.view.read().unwrap_or_else(PoisonError::into_inner);
         view.map.as_ref().is_some_and(|used| used != map)
     }
 
-    /// Makes the masters of `map` the voters. Returns whether they are others.
+    /// Makes the masters of `map` the voters. Returns whether the voters changed.
     fn set_voters(&mut self, map: &SlotMap) -> bool {
         let voters: Vec<_> = map.masters().iter().map(|range| range.address.clone()).collect();
-        let replaced = voters != self.voters;
-        if replaced {
+        let changed = voters != self.voters;
+        if changed {
             self.votes = Votes::new(voters.len());
             self.connections.retain(|address, _| voters.contains(address));
             self.voters = voters;
         }
-        replaced
+        changed
     }
 
     /// Applies a map on which most masters agreed at `requested_at`.
@@ -231,30 +233,30 @@ impl MapPoller {
             let kept = view
                 .masters
                 .remove(&range.node)
-                .filter(|known| known.address == range.address && known.epoch_slot == range.first);
-            let known = kept.unwrap_or_else(|| self.add_master(&range.address, range.first));
-            known.confirmations.set(range.address.clone(), map.slots_of(&range.node), requested_at);
-            masters.insert(range.node.clone(), known);
+                .filter(|entry| entry.address == range.address && entry.epoch_slot == range.first);
+            let entry = kept.unwrap_or_else(|| self.add_master(&range.address, range.first));
+            entry.confirmations.set(range.address.clone(), map.slots_of(&range.node), requested_at);
+            masters.insert(range.node.clone(), entry);
         }
         view.masters = masters;
         view.map = Some(map.clone());
-        self.known.send_replace(true);
+        self.has_map.send_replace(true);
     }
 
     /// Adds a master that is new, or whose epoch record has to move to another slot.
     fn add_master(&self, address: &Address, epoch_slot: u16) -> MasterEntry {
         let confirmations = Arc::new(Confirmations::default());
         let master_address = MasterAddress::fixed(address.clone(), Some(confirmations.clone()));
-        let tag = format!(":{{{}}}", number_in(epoch_slot));
+        let tag = format!(":{{{}}}", number_with_slot(epoch_slot));
         let handle = Master::start(&self.settings, master_address, &tag);
         MasterEntry { handle, confirmations, address: address.clone(), epoch_slot }
     }
 }
 
 impl ClusterView {
-    /// Notes which slots change their owner; `all`: each may have had others meanwhile. Slots in the
-    /// first map have not moved: if their owner is new, or got them while this node was not running,
-    /// its epoch is new too.
+    /// Notes which slots change their owner. `all`: any slot may have had another owner meanwhile.
+    /// Slots in the first map have not moved: an owner that is new, or got them while this node was
+    /// not running, has a new epoch too.
     fn note_moves(&mut self, map: &SlotMap, all: bool, now: Duration) {
         let Some(old) = &self.map else { return };
         let moved = (0..SLOTS).filter(|slot| all || old.owner(*slot) != map.owner(*slot));

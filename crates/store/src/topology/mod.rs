@@ -40,7 +40,7 @@ impl Masters {
         Self::One { handle: Master::start(settings, master_address, ""), _tasks: tasks }
     }
 
-    /// Returns the owner of `key`, and whether it has owned it for a recording window.
+    /// Returns the master that owns `key`.
     pub(crate) fn owner(&self, key: &[u8]) -> Result<Owner, Unknown> {
         match self {
             Self::One { handle, .. } => {
@@ -51,10 +51,10 @@ impl Masters {
     }
 
     /// Returns the owner of `key`; waits until the map of a cluster is known.
-    pub(crate) async fn owner_soon(&self, key: &[u8]) -> Result<Arc<Master>, StoreError> {
+    pub(crate) async fn wait_for_owner(&self, key: &[u8]) -> Result<Arc<Master>, StoreError> {
         match self {
             Self::One { handle, .. } => Ok(handle.master.clone()),
-            Self::Many(cluster) => cluster.owner_soon(key).await,
+            Self::Many(cluster) => cluster.wait_for_owner(key).await,
         }
     }
 
@@ -119,7 +119,8 @@ impl<T: PartialEq> Votes<T> {
                 self.cast.iter().flatten().filter(|(other, _)| other == vote).collect();
             same.sort_by(|(_, a), (_, b)| b.cmp(a));
             let (_, requested_at) = same.get(needed - 1)?;
-            // Equal slot maps may differ in addresses, of which a voter that is gone knows the old.
+            // Equal slot maps may differ in addresses; the last vote of a voter that is gone is
+            // outdated.
             same.first().map(|(newest, _)| (newest, *requested_at))
         })
     }
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_votes_the_newest_is_returned() {
+    fn the_newest_of_equal_votes_is_returned() {
         #[derive(Debug)]
         struct Map {
             owner: char,
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_majority_is_as_old_as_its_oldest_needed_word() {
+    fn a_majority_is_as_old_as_its_oldest_needed_vote() {
         let mut votes = Votes::new(3);
         votes.cast(0, Some('a'), seconds(1));
         votes.cast(1, Some('a'), seconds(7));

@@ -44,14 +44,14 @@ pub(super) fn watch(
     let mut tasks = JoinSet::new();
     for (voter, address) in sentinels.into_iter().enumerate() {
         let watch = watch.clone();
-        tasks.spawn(async move { watch.follow(voter, &address).await });
+        tasks.spawn(async move { watch.poll(voter, &address).await });
     }
     (MasterAddress { address: receiver, confirmations: Some(confirmations) }, tasks)
 }
 
 impl SentinelWatch {
-    /// Polls one sentinel for ever.
-    async fn follow(&self, voter: usize, address: &Address) {
+    /// Polls one sentinel until the task is aborted.
+    async fn poll(&self, voter: usize, address: &Address) {
         let mut connection = None;
         let mut failing = false;
         // Often enough that one poll may fail.
@@ -61,9 +61,9 @@ impl SentinelWatch {
             let reply =
                 tokio::time::timeout(REQUEST_TIMEOUT, self.query(&mut connection, address)).await;
             match reply.unwrap_or_else(|_| Err(StoreError::Absent("no reply".to_owned()))) {
-                Ok(named) => {
+                Ok(master) => {
                     failing = false;
-                    self.record_vote(voter, named, requested_at);
+                    self.record_vote(voter, master, requested_at);
                 }
                 Err(error) => {
                     connection = None;
@@ -90,14 +90,14 @@ impl SentinelWatch {
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
         let reply = open.command(&command).await?;
         *connection = Some(open);
-        Ok(named(&reply, address))
+        Ok(parse_master_address(&reply, address))
     }
 
     /// Follows the majority. Without one the address stays, and the master's replies stop counting
     /// when the last confirmation is too old.
-    fn record_vote(&self, voter: usize, named: Option<Address>, requested_at: Duration) {
+    fn record_vote(&self, voter: usize, master: Option<Address>, requested_at: Duration) {
         let mut votes = self.votes.lock().unwrap_or_else(PoisonError::into_inner);
-        votes.cast(voter, named, requested_at);
+        votes.cast(voter, master, requested_at);
         let Some((address, requested_at)) = votes.majority() else { return };
         let address = address.clone();
         self.confirmations.set(address.clone(), Slots::ALL, requested_at);
@@ -109,7 +109,7 @@ impl SentinelWatch {
 }
 
 /// Parses host and port, two texts. Returns `None` for any other reply.
-fn named(reply: &Value, responder: &Address) -> Option<Address> {
+fn parse_master_address(reply: &Value, responder: &Address) -> Option<Address> {
     let Value::Array(parts) = reply else { return None };
     let [host, port] = parts.as_slice() else { return None };
     super::address(text(host)?, integer(port)?, responder)
@@ -126,12 +126,12 @@ mod tests {
             Value::Array(parts.iter().map(|p| Value::BulkString(p.as_bytes().to_vec())).collect())
         };
         for host in ["redis-0.redis.svc", "192.0.2.7", "2001:db8::7"] {
-            let wanted = Some(Address::Tcp(host.to_owned(), 6379));
-            assert_eq!(named(&reply(&[host, "6379"]), &responder), wanted);
+            let expected = Some(Address::Tcp(host.to_owned(), 6379));
+            assert_eq!(parse_master_address(&reply(&[host, "6379"]), &responder), expected);
         }
         for wrong in [&["h"][..], &["h", "0"], &["h", "65536"], &["h", "x"], &["h", "1", "2"]] {
-            assert_eq!(named(&reply(wrong), &responder), None, "{wrong:?}");
+            assert_eq!(parse_master_address(&reply(wrong), &responder), None, "{wrong:?}");
         }
-        assert_eq!(named(&Value::Nil, &responder), None);
+        assert_eq!(parse_master_address(&Value::Nil, &responder), None);
     }
 }

@@ -33,7 +33,7 @@ fn crc16(bytes: &[u8]) -> u16 {
 }
 
 /// Returns the smallest number whose decimal form has this slot.
-pub(super) fn number_in(slot: u16) -> u32 {
+pub(super) fn number_with_slot(slot: u16) -> u32 {
     let has = |number: &u32| slot_of(number.to_string().as_bytes()) == slot;
     (0..=u32::MAX).find(has).unwrap_or_default()
 }
@@ -62,8 +62,8 @@ impl SlotMap {
         let ranges: Option<Vec<_>> = rows.iter().map(|row| Range::parse(row, responder)).collect();
         let mut ranges = ranges.filter(|ranges| !ranges.is_empty())?;
         ranges.sort_by_key(|range| range.first);
-        let apart = |pair: &[Range]| pair[0].last < pair[1].first;
-        ranges.windows(2).all(apart).then_some(Self { ranges })
+        let disjoint = |pair: &[Range]| pair[0].last < pair[1].first;
+        ranges.windows(2).all(disjoint).then_some(Self { ranges })
     }
 
     /// Returns each master once, with its lowest range.
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_those_that_redis_computes() {
+    fn slots_match_cluster_keyslot() {
         // CLUSTER KEYSLOT
         assert_eq!(slot_of(b"foo"), 12182);
         assert_eq!(slot_of(b"123456789"), 0x31c3 % SLOTS);
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn every_slot_has_a_number() {
         for slot in (0..SLOTS).step_by(97) {
-            assert_eq!(slot_of(number_in(slot).to_string().as_bytes()), slot);
+            assert_eq!(slot_of(number_with_slot(slot).to_string().as_bytes()), slot);
         }
     }
 
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_knows_owners_and_gaps() {
+    fn a_map_has_owners_and_gaps() {
         let rows = [(8, 9, "b", 7, "B"), (0, 5, "", 7, "A"), (20, 30, "", 7, "A")];
         let map = SlotMap::parse(&reply(&rows), &responder()).unwrap();
         let owners: Vec<_> = [0, 5, 6, 8, 9, 10, 30, 31].map(|slot| map.owner(slot)).into();

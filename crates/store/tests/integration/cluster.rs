@@ -13,24 +13,24 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials![
         claims_and_records_find_their_master,
         a_slot_that_moves_waits_a_window,
-        a_node_that_comes_after_a_slot_moved_waits_a_window,
-        a_cluster_without_one_of_its_masters_never_grants_twice,
-        a_replica_in_a_masters_place_waits_a_window,
+        a_node_started_after_a_slot_moved_waits_a_window,
+        a_cluster_without_one_of_its_masters_lets_no_flight_win_twice,
+        a_promoted_replica_waits_a_window,
         replicas_that_take_over_from_most_masters_count_after_a_window,
     ]
 }
 
-fn clustered(cluster: &Cluster) -> StoreConfig {
+fn cluster_config(cluster: &Cluster) -> StoreConfig {
     let (host, port) = cluster.addresses().remove(1);
     config(Topology::Cluster { seeds: vec![Address::Tcp(host, port)] })
 }
 
-/// Until forty flights in a row are won: all masters count then, as good as certainly.
-async fn all_count(store: &Store) {
+/// Waits until forty flights in a row are won: then all three masters almost certainly count.
+async fn wait_until_all_masters_count(store: &Store) {
     let end = Instant::now() + Duration::from_secs(20);
-    let mut row = 0;
-    while row < 40 {
-        row = if claim(store, fresh()).await == Won { row + 1 } else { 0 };
+    let mut wins_in_a_row = 0;
+    while wins_in_a_row < 40 {
+        wins_in_a_row = if claim(store, fresh()).await == Won { wins_in_a_row + 1 } else { 0 };
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert!(Instant::now() < end, "not all masters count: {:?}", store.statistics());
     }
@@ -49,17 +49,17 @@ fn slot(cluster: &Cluster, flight: ClaimKey) -> u16 {
 async fn claims_and_records_find_their_master() {
     for kind in [StoreKind::Redis, StoreKind::Valkey] {
         let cluster = Cluster::start(kind);
-        let (one, other) = (open(clustered(&cluster)), open(clustered(&cluster)));
-        all_count(&one).await;
-        all_count(&other).await;
+        let (node, other) = (open(cluster_config(&cluster)), open(cluster_config(&cluster)));
+        wait_until_all_masters_count(&node).await;
+        wait_until_all_masters_count(&other).await;
         for _ in 0..100 {
             let flight = fresh();
-            let replies = tokio::join!(claim(&one, flight), claim(&other, flight));
+            let replies = tokio::join!(claim(&node, flight), claim(&other, flight));
             assert!(matches!(replies, (Won, Lost) | (Lost, Won)), "{replies:?}");
         }
         for number in 0..50 {
             let key = format!("record:{number}");
-            one.put(&key, key.as_bytes(), Duration::from_secs(60)).await.unwrap();
+            node.put(&key, key.as_bytes(), Duration::from_secs(60)).await.unwrap();
             assert_eq!(other.take(&key).await.unwrap().value.as_deref(), Some(key.as_bytes()));
         }
         for master in &cluster.masters {
@@ -70,8 +70,8 @@ async fn claims_and_records_find_their_master() {
 
 async fn a_slot_that_moves_waits_a_window() {
     let cluster = Cluster::start(StoreKind::Redis);
-    let store = open(clustered(&cluster));
-    all_count(&store).await;
+    let store = open(cluster_config(&cluster));
+    wait_until_all_masters_count(&store).await;
     // From the last master to the first, whose lowest slot, and so its epoch, stays the same.
     let (flight, slot) = std::iter::repeat_with(fresh)
         .map(|flight| (flight, slot(&cluster, flight)))
@@ -83,13 +83,13 @@ async fn a_slot_that_moves_waits_a_window() {
     let moved = Instant::now();
     cluster.masters[2].cli(&["flushall"]);
     cluster.move_slot(slot, 2, 0);
-    let window = short(Duration::from_secs(2)).recording_window();
+    let window = short_config(Duration::from_secs(2)).recording_window();
     let mut waited = 0;
     let (mine, end) = (claimant(), end_of(unix_time()));
     loop {
         let reply = store.claim(flight, mine, end_of(unix_time())).await;
         if reply == unknown(Unknown::Window) {
-            // A record is with the new owner from now on.
+            // The new owner has the record from now on.
             assert_eq!(store.spend(flight, mine, end).await, Ok(Spent::Recorded));
             waited += 1;
         }
@@ -104,10 +104,10 @@ async fn a_slot_that_moves_waits_a_window() {
 }
 
 /// No node saw the slot move, and its new master's epoch is old.
-async fn a_node_that_comes_after_a_slot_moved_waits_a_window() {
+async fn a_node_started_after_a_slot_moved_waits_a_window() {
     let cluster = Cluster::start(StoreKind::Redis);
-    let store = open(clustered(&cluster));
-    all_count(&store).await;
+    let store = open(cluster_config(&cluster));
+    wait_until_all_masters_count(&store).await;
     let (flight, slot) = std::iter::repeat_with(fresh)
         .map(|flight| (flight, slot(&cluster, flight)))
         .find(|(_, slot)| *slot > 11_000)
@@ -117,11 +117,11 @@ async fn a_node_that_comes_after_a_slot_moved_waits_a_window() {
     let moved = Instant::now();
     cluster.masters[2].cli(&["flushall"]);
     cluster.move_slot(slot, 2, 0);
-    let window = short(Duration::from_secs(2)).recording_window();
-    let (late, later) = (open(clustered(&cluster)), open(clustered(&cluster)));
+    let window = short_config(Duration::from_secs(2)).recording_window();
+    let (late, later) = (open(cluster_config(&cluster)), open(cluster_config(&cluster)));
     for node in [&late, &later] {
         loop {
-            // Its record ends at once: only whether the store's word counts is of interest.
+            // The record expires at once: the test needs only the reply.
             let reply = node.claim(flight, claimant(), Duration::ZERO).await;
             if reply == Won {
                 break;
@@ -131,15 +131,15 @@ async fn a_node_that_comes_after_a_slot_moved_waits_a_window() {
         }
         assert!(moved.elapsed() >= window, "{:?}", moved.elapsed());
     }
-    // The two did not fight over the epoch: both count.
-    all_count(&late).await;
-    all_count(&later).await;
+    // The two do not replace each other's epoch, so both count.
+    wait_until_all_masters_count(&late).await;
+    wait_until_all_masters_count(&later).await;
 }
 
-async fn a_cluster_without_one_of_its_masters_never_grants_twice() {
+async fn a_cluster_without_one_of_its_masters_lets_no_flight_win_twice() {
     let mut cluster = Cluster::start(StoreKind::Redis);
-    let store = open(clustered(&cluster));
-    all_count(&store).await;
+    let store = open(cluster_config(&cluster));
+    wait_until_all_masters_count(&store).await;
     let flights: Vec<_> = (0..30).map(|_| fresh()).collect();
     for flight in &flights {
         assert_eq!(claim(&store, *flight).await, Won);
@@ -154,21 +154,21 @@ async fn a_cluster_without_one_of_its_masters_never_grants_twice() {
 }
 
 /// RFC 8446 section 8.2: a replica may lack the last claims.
-async fn a_replica_in_a_masters_place_waits_a_window() {
+async fn a_promoted_replica_waits_a_window() {
     let mut cluster = Cluster::start(StoreKind::Redis);
     cluster.add_replica(StoreKind::Redis, 0);
-    let store = open(clustered(&cluster));
-    all_count(&store).await;
-    let mut of_the_first =
+    let store = open(cluster_config(&cluster));
+    wait_until_all_masters_count(&store).await;
+    let mut flights_of_first_master =
         std::iter::repeat_with(fresh).filter(|flight| slot(&cluster, *flight) < 5000);
-    let flights: Vec<_> = of_the_first.by_ref().take(5).collect();
-    let later: Vec<_> = of_the_first.take(100).collect();
+    let flights: Vec<_> = flights_of_first_master.by_ref().take(5).collect();
+    let later: Vec<_> = flights_of_first_master.take(100).collect();
     for flight in &flights {
         assert_eq!(claim(&store, *flight).await, Won);
     }
     let killed = Instant::now();
     cluster.masters[0].kill();
-    let window = short(Duration::from_secs(2)).recording_window();
+    let window = short_config(Duration::from_secs(2)).recording_window();
     let mut later = later.into_iter();
     loop {
         let reply = claim(&store, later.next().expect("it counts again at last")).await;
@@ -191,16 +191,16 @@ async fn replicas_that_take_over_from_most_masters_count_after_a_window() {
     cluster.add_replica(StoreKind::Redis, 1);
     let seeds = cluster.addresses().into_iter().map(|(host, port)| Address::Tcp(host, port));
     let store = open(config(Topology::Cluster { seeds: seeds.collect() }));
-    all_count(&store).await;
+    wait_until_all_masters_count(&store).await;
     let killed = Instant::now();
     cluster.masters[..2].iter_mut().for_each(StoreProcess::kill);
     for replica in &cluster.replicas {
         assert_eq!(replica.cli(&["cluster", "failover", "takeover"]), "OK");
     }
-    // Replies until the last confirmation is too old are still those of before.
-    tokio::time::sleep(short(Duration::from_secs(2)).confirmation).await;
+    // Until the last confirmation is too old, the old replies still count.
+    tokio::time::sleep(short_config(Duration::from_secs(2)).confirmation).await;
     until_within(&store, Won, Duration::from_secs(60)).await;
-    let window = short(Duration::from_secs(2)).recording_window();
+    let window = short_config(Duration::from_secs(2)).recording_window();
     assert!(killed.elapsed() >= window, "{:?}", killed.elapsed());
-    all_count(&store).await;
+    wait_until_all_masters_count(&store).await;
 }

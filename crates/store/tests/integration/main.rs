@@ -1,7 +1,7 @@
-//! Real stores: what their word is worth, and when it is worth nothing.
+//! Tests with real stores: when their replies count, and when not.
 //!
-//! Nearly all of the time passes in waiting for recording windows, so more tests run at once than
-//! there are processors: that is why the harness is not the standard one.
+//! The tests mostly wait for recording windows, so their own harness runs more of them at once than
+//! there are processors.
 
 /// The tests of a module, named after their functions.
 macro_rules! trials {
@@ -20,12 +20,12 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
-/// How many run at once, unless `--test-threads` says otherwise.
-const AT_ONCE: usize = 8;
+/// Tests that run at once, unless `--test-threads` is given.
+const DEFAULT_TEST_THREADS: usize = 8;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(AT_ONCE);
+    arguments.test_threads.get_or_insert(DEFAULT_TEST_THREADS);
     let modules = [
         single::trials(),
         sentinel::trials(),
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, modules.into_iter().flatten().collect()).exit_code()
 }
 
-/// A test in a runtime of its own; a panic is its failure.
+/// A test with its own runtime; it fails by a panic.
 fn trial<F: Future>(name: &str, test: impl FnOnce() -> F + Send + 'static) -> Trial {
     Trial::test(name, move || {
         let runtime =

@@ -16,16 +16,16 @@ use crate::support::{at_socket, config, open};
 /// All tests of this module.
 pub(crate) fn trials() -> Vec<Trial> {
     trials![
-        two_nodes_agree_and_each_record_has_an_end,
+        two_nodes_agree_and_each_record_expires,
         a_ring_outlives_its_store,
-        a_replaced_key_encryption_key_and_a_wrong_one,
-        a_swapped_record_is_passed_over_and_told,
-        a_rotation_and_the_nodes,
+        records_are_resealed_under_a_replaced_key_encryption_key,
+        a_swapped_record_is_skipped_and_reported,
+        rotated_keys_and_node_status_reach_other_nodes,
     ]
 }
 
-const ONE: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-const TWO: &str = "2222222222abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+const FIRST_KEK: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+const SECOND_KEK: &str = "2222222222abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 fn now() -> UnixTime {
     UnixTime(u64::try_from(crate::support::unix_micros() / 1_000_000).expect("after 1970"))
@@ -44,7 +44,7 @@ struct Cluster {
 impl Cluster {
     fn start() -> Self {
         let directory = TempDir::new().expect("a directory");
-        put_keys(&directory.path().join("kek"), ONE);
+        put_keys(&directory.path().join("kek"), FIRST_KEK);
         Self { process: StoreProcess::redis(StoreListen::Unix), directory }
     }
 
@@ -59,7 +59,7 @@ impl Cluster {
     }
 }
 
-/// The ring, as soon as the store is there.
+/// Returns the ring as soon as the store is reachable.
 async fn ring_of(node: &SharedRing) -> Ring {
     let end = Instant::now() + Duration::from_secs(20);
     loop {
@@ -71,25 +71,25 @@ async fn ring_of(node: &SharedRing) -> Ring {
     }
 }
 
-async fn two_nodes_agree_and_each_record_has_an_end() {
+async fn two_nodes_agree_and_each_record_expires() {
     let cluster = Cluster::start();
-    let (one, other) = (cluster.node(), cluster.node());
-    let (ring, same) = tokio::join!(ring_of(&one), ring_of(&other));
+    let (node, other) = (cluster.node(), cluster.node());
+    let (ring, same) = tokio::join!(ring_of(&node), ring_of(&other));
     assert_eq!(ring.keys().len(), 2);
-    assert_eq!(ring, same, "both began at once");
+    assert_eq!(ring, same, "both started at the same time");
     let [first, next] =
         [0, 1].map(|at| TicketKeys::external(ring.clone()).statuses(now())[at].clone());
-    // In the store: two records, sealed, each until its last ticket is dead.
+    // The store has two sealed records, each until its last ticket has expired.
     let half_day = 12 * 3600;
     let period = now().0 - now().0 % half_day;
     for (slot, key) in [(period, &first), (period + half_day, &next)] {
-        let place = format!("firstflight:ring:{slot}");
-        let life: u64 = cluster.cli(&["PTTL", &place]).parse().expect("a record with an end");
-        // Current for a period; its tickets live as long; and five minutes.
+        let record_key = format!("firstflight:ring:{slot}");
+        let life: u64 = cluster.cli(&["PTTL", &record_key]).parse().expect("a record with an end");
+        // A period as the current key, a period for its tickets, and five minutes.
         let expected = (slot + 2 * half_day + 300 - now().0) * 1000;
         // A second or two each way, on a busy machine more.
         assert!(life.abs_diff(expected) < 30_000, "{life} {expected}");
-        let record = cluster.cli(&["GET", &place]);
+        let record = cluster.cli(&["GET", &record_key]);
         assert!(!record.contains(&key.name), "sealed");
     }
     assert_eq!(cluster.cli(&["SCARD", "firstflight:ring"]), "2");
@@ -97,32 +97,32 @@ async fn two_nodes_agree_and_each_record_has_an_end() {
 
 async fn a_ring_outlives_its_store() {
     let mut cluster = Cluster::start();
-    let (one, other) = (cluster.node(), cluster.node());
-    let ring = ring_of(&one).await;
+    let (node, other) = (cluster.node(), cluster.node());
+    let ring = ring_of(&node).await;
     ring_of(&other).await;
     let (keys, others) = (TicketKeys::external(ring.clone()), TicketKeys::external(ring.clone()));
     cluster.process.kill();
-    let error = one.refresh(now()).await.expect_err("the store is gone").to_string();
+    let error = node.refresh(now()).await.expect_err("the store is gone").to_string();
     assert!(error.starts_with("ticket keys: the store cannot be reached"), "{error}");
     // The next period's key is there.
     let later = now().after(Duration::from_secs(12 * 3600));
     let ticket = keys.seal(b"session", 0, later);
     assert_ne!(ticket[1..17], keys.seal(b"session", 0, now())[1..17]);
     assert!(matches!(others.open(&ticket, later), firstflight_tickets::Opened::Ticket { .. }));
-    // It comes back, and has forgotten everything.
+    // The store restarts empty.
     cluster.process.restart();
     assert_eq!(ring_of(&other).await, ring);
     assert_eq!(ring_of(&cluster.node()).await, ring, "a new node");
 }
 
-async fn a_replaced_key_encryption_key_and_a_wrong_one() {
+async fn records_are_resealed_under_a_replaced_key_encryption_key() {
     let cluster = Cluster::start();
-    let (one, other) = (cluster.node(), cluster.node());
-    let ring = ring_of(&one).await;
+    let (node, other) = (cluster.node(), cluster.node());
+    let ring = ring_of(&node).await;
     ring_of(&other).await;
-    put_keys(&cluster.directory.path().join("kek"), TWO);
+    put_keys(&cluster.directory.path().join("kek"), SECOND_KEK);
     let late = cluster.node();
-    // The new key alone, before anybody has sealed under it.
+    // This node has the new key alone, and no record is sealed under it yet.
     let end = Instant::now() + TEST_TIMEOUT;
     let error = loop {
         match late.refresh(now()).await {
@@ -136,15 +136,15 @@ async fn a_replaced_key_encryption_key_and_a_wrong_one() {
     };
     let path = cluster.directory.path().join("kek").display().to_string();
     assert!(error.contains(&path) && error.contains("put the same keys into that file"), "{error}");
-    one.refresh_key_encryption(now());
-    assert_eq!(ring_of(&one).await, ring);
+    node.refresh_key_encryption(now());
+    assert_eq!(ring_of(&node).await, ring);
     late.refresh_key_encryption(now());
-    assert_eq!(ring_of(&cluster.node()).await, ring, "sealed anew");
-    // Who has not got the new file yet goes on with what it has.
+    assert_eq!(ring_of(&cluster.node()).await, ring, "resealed");
+    // A node that has not read the new file keeps its ring.
     assert_eq!(ring_of(&other).await, ring);
 }
 
-async fn a_swapped_record_is_passed_over_and_told() {
+async fn a_swapped_record_is_skipped_and_reported() {
     let cluster = Cluster::start();
     let ring = ring_of(&cluster.node()).await;
     let slots: Vec<u64> = ring.keys().iter().map(|key| key.not_before.0).collect();
@@ -153,16 +153,16 @@ async fn a_swapped_record_is_passed_over_and_told() {
     cluster.cli(&["COPY", &first, &next, "REPLACE"]);
     let late = cluster.node();
     assert_eq!(ring_of(&late).await.keys(), &ring.keys()[..1]);
-    let told = late.take_warnings();
-    assert_eq!(told.len(), 1);
-    assert!(told[0].to_string().contains("changed or moved"), "{}", told[0]);
+    let warnings = late.take_warnings();
+    assert_eq!(warnings.len(), 1);
+    assert!(warnings[0].to_string().contains("changed or moved"), "{}", warnings[0]);
 }
 
-async fn a_rotation_and_the_nodes() {
+async fn rotated_keys_and_node_status_reach_other_nodes() {
     let cluster = Cluster::start();
-    let (one, other) = (cluster.node(), cluster.node());
-    let before = ring_of(&one).await;
-    let rotated = one.rotate(now()).await.expect("rotated");
+    let (node, other) = (cluster.node(), cluster.node());
+    let before = ring_of(&node).await;
+    let rotated = node.rotate(now()).await.expect("rotated");
     assert_eq!(rotated.keys().len(), before.keys().len() + 1);
     assert_eq!(ring_of(&other).await, rotated);
     let soon = now().after(Duration::from_secs(60));
@@ -175,7 +175,7 @@ async fn a_rotation_and_the_nodes() {
         keys: TicketKeys::external(rotated).statuses(now()),
         seen_at: now().0,
     };
-    one.publish_status(&status).await.expect("told");
+    node.publish_status(&status).await.expect("published");
     assert_eq!(other.nodes().await.expect("nodes"), [status]);
     let life: u64 = cluster.cli(&["PTTL", "firstflight:node:a"]).parse().expect("an end");
     assert!(life > 0 && life <= 30_000);

@@ -1,4 +1,4 @@
-//! Sentinels that name the master: failovers, and a master whom nobody confirms any more.
+//! Sentinels that report the master: failovers, and a master that is no longer confirmed.
 
 use std::time::{Duration, Instant};
 
@@ -11,29 +11,29 @@ use libtest_mimic::Trial;
 /// All tests of this module.
 pub(crate) fn trials() -> Vec<Trial> {
     trials![
-        a_failover_to_a_replica_that_lags_grants_nothing_twice,
-        a_master_whom_no_majority_confirms_stops_to_count
+        a_failover_to_a_lagging_replica_lets_no_flight_win_twice,
+        a_master_that_no_majority_confirms_stops_counting
     ]
 }
 
-/// Deletes the claims, and leaves the epoch: what a replica that lags has.
+/// Deletes the claims but not the epoch, as on a replica that lags behind.
 const FORGET: &str = "for _, key in ipairs(redis.call('keys', 'firstflight:c:*')) do \
                       redis.call('del', key) end";
 
-fn watched(all: &Sentinels) -> StoreConfig {
+fn sentinel_config(all: &Sentinels) -> StoreConfig {
     let sentinels = all.addresses().into_iter().map(|(host, port)| Address::Tcp(host, port));
     config(Topology::Sentinel { sentinels: sentinels.collect(), master: MASTER_NAME.to_owned() })
 }
 
 async fn started() -> (Sentinels, Store) {
     let all = Sentinels::start_with(&[("replica-read-only", "no")]);
-    let store = open(watched(&all));
+    let store = open(sentinel_config(&all));
     until(&store, Won).await;
     (all, store)
 }
 
-/// RFC 8446 section 8.2: what a lagging replica has not heard of is not taken again.
-async fn a_failover_to_a_replica_that_lags_grants_nothing_twice() {
+/// RFC 8446 section 8.2: claims that a lagging replica has not received are not won again.
+async fn a_failover_to_a_lagging_replica_lets_no_flight_win_twice() {
     let (mut all, store) = started().await;
     let window = store_window();
     let flights: Vec<_> = (0..20).map(|_| fresh()).collect();
@@ -45,7 +45,7 @@ async fn a_failover_to_a_replica_that_lags_grants_nothing_twice() {
     all.stores[0].kill();
     loop {
         for flight in &flights {
-            // Within a window of the failover a copy may be told anything but that it has won.
+            // Within a window of the failover a copy may get any reply but a win.
             let reply = claim(&store, *flight).await;
             assert!(reply != Won || killed.elapsed() >= window, "{:?}", killed.elapsed());
         }
@@ -59,7 +59,7 @@ async fn a_failover_to_a_replica_that_lags_grants_nothing_twice() {
     assert_eq!(all.master_port(), Some(all.stores[1].tcp().1));
 }
 
-async fn a_master_whom_no_majority_confirms_stops_to_count() {
+async fn a_master_that_no_majority_confirms_stops_counting() {
     let (all, store) = started().await;
     all.freeze_sentinels();
     until(&store, unknown(Unknown::Absent)).await;
@@ -67,11 +67,11 @@ async fn a_master_whom_no_majority_confirms_stops_to_count() {
     assert_eq!(spent, Err(Unknown::Absent));
     all.thaw_sentinels();
     let thawed = Instant::now();
-    // The same life of the same process: no window.
+    // The same process without a restart, so no window starts.
     until_within(&store, Won, store_window()).await;
     assert!(thawed.elapsed() < store_window());
 }
 
 fn store_window() -> Duration {
-    short(Duration::from_secs(2)).recording_window()
+    short_config(Duration::from_secs(2)).recording_window()
 }

@@ -1,4 +1,4 @@
-//! One real store process: what its word is worth, and when it is worth nothing.
+//! One real store process: when its replies count, and when not.
 
 use std::time::{Duration, Instant};
 
@@ -13,33 +13,33 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials![
         a_flight_is_won_once_on_every_kind_of_store,
         nothing_counts_before_a_recording_window_has_passed,
-        what_comes_in_a_window_is_recorded,
+        claims_within_a_recording_window_are_recorded,
         a_record_ends_by_the_flights_exact_time,
-        a_record_in_the_past_is_none,
+        a_record_that_ends_in_the_past_is_not_kept,
         a_spend_finds_its_own_claim_and_that_of_another,
         a_spend_finds_its_claim_whose_reply_was_lost,
         a_spend_is_recorded_where_claims_do_not_count,
         a_store_too_slow_for_claims_takes_records,
-        no_store_no_spend,
-        clocks_are_compared,
-        an_emptied_store_begins_anew,
-        a_store_set_back_to_a_snapshot_begins_anew,
-        a_frozen_store_costs_a_budget_a_few_times_and_comes_back,
-        a_late_answer_is_none,
-        a_store_without_memory_refuses,
+        a_spend_fails_without_a_working_store,
+        the_clock_offset_is_measured,
+        an_emptied_store_starts_a_new_recording_window,
+        a_store_reset_to_a_snapshot_starts_a_new_recording_window,
+        a_frozen_store_opens_the_breaker_and_recovers,
+        a_late_reply_does_not_count,
+        a_store_without_memory_refuses_claims,
         a_store_that_may_evict_does_not_count,
-        a_replica_is_no_register,
-        a_master_that_becomes_a_replica_stops_to_count,
-        killed_connections_are_made_again,
-        who_is_to_log_in_logs_in,
-        a_clock_that_is_off_does_not_count,
-        replicas_have_to_have_it_if_asked_for,
-        of_two_nodes_that_race_exactly_one_wins,
+        a_replica_accepts_no_claims,
+        a_master_that_becomes_a_replica_stops_counting,
+        killed_connections_are_reopened,
+        connections_log_in_and_use_changed_passwords,
+        claims_do_not_count_if_clocks_differ,
+        claims_count_only_with_the_required_replicas,
+        exactly_one_of_two_racing_nodes_wins,
         a_name_is_won_once_until_it_is_released,
         a_claim_of_a_name_that_does_not_count_is_removed,
-        records_are_kept_taken_and_dropped,
-        nobody_at_all,
-        nodes_that_count_by_other_times_do_not_count,
+        records_are_stored_taken_and_expire,
+        an_unreachable_store_is_absent,
+        nodes_with_different_settings_do_not_count,
         the_last_clone_closes_all_connections
     ]
 }
@@ -55,7 +55,7 @@ async fn redis() -> (StoreProcess, Store) {
     (redis, store)
 }
 
-async fn twice(store: &Store, other: &Store) {
+async fn assert_won_once(store: &Store, other: &Store) {
     let flight = fresh();
     assert_eq!(claim(store, flight).await, Won);
     assert_eq!(claim(other, flight).await, Lost);
@@ -65,37 +65,37 @@ async fn twice(store: &Store, other: &Store) {
 async fn a_flight_is_won_once_on_every_kind_of_store() {
     for kind in [StoreKind::Redis, StoreKind::Valkey] {
         let process = StoreProcess::start(StoreOptions::new(kind, StoreListen::Tcp));
-        let (one, other) = (open(single(at_port(&process))), open(single(at_socket(&process))));
-        until(&one, Won).await;
+        let (node, other) = (open(single(at_port(&process))), open(single(at_socket(&process))));
+        until(&node, Won).await;
         until(&other, Won).await;
-        twice(&one, &other).await;
+        assert_won_once(&node, &other).await;
     }
 }
 
 async fn nothing_counts_before_a_recording_window_has_passed() {
     let redis = StoreProcess::redis(StoreListen::Unix);
-    let began = Instant::now();
+    let started = Instant::now();
     let store = open(single(at_socket(&redis)));
-    reached(&store).await;
+    wait_until_reachable(&store).await;
     assert_eq!(claim(&store, fresh()).await, unknown(Unknown::Window));
     until(&store, Won).await;
-    assert!(began.elapsed() >= short(Duration::ZERO).recording_window());
-    // Another node that comes later need not wait.
+    assert!(started.elapsed() >= short_config(Duration::ZERO).recording_window());
+    // A node that starts later need not wait.
     let other = open(single(at_socket(&redis)));
-    reached(&other).await;
+    wait_until_reachable(&other).await;
     assert_eq!(claim(&other, fresh()).await, Won);
 }
 
-async fn what_comes_in_a_window_is_recorded() {
+async fn claims_within_a_recording_window_are_recorded() {
     let redis = StoreProcess::redis(StoreListen::Unix);
     let store = open(single(at_socket(&redis)));
-    reached(&store).await;
+    wait_until_reachable(&store).await;
     let flight = fresh();
     assert_eq!(claim(&store, flight).await, unknown(Unknown::Window));
     assert_eq!(claim(&store, flight).await, Lost);
 }
 
-/// The number of the store's claims, and when the first of them ends, by its own clock.
+/// The number of the store's claims, and when one of them expires, by the store's clock.
 const CLAIMS: &str = "local keys = redis.call('keys', 'firstflight:c:*')
                       local time = redis.call('time')
                       local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -116,8 +116,8 @@ async fn a_record_ends_by_the_flights_exact_time() {
     let redis = StoreProcess::redis(StoreListen::Unix);
     let store = open(single(at_socket(&redis)));
     let slow = Store::open(single(at_socket(&redis)), slow_clock).unwrap();
-    reached(&store).await;
-    reached(&slow).await;
+    wait_until_reachable(&store).await;
+    wait_until_reachable(&slow).await;
     let seen_at = unix_time();
     let seen_by_slow = seen_at - Duration::from_secs(100);
     for (node, skew, seen_at, ahead) in [
@@ -154,12 +154,12 @@ fn clear_claims(redis: &StoreProcess) {
     redis.cli(&["eval", script, "0"]);
 }
 
-async fn a_record_in_the_past_is_none() {
+async fn a_record_that_ends_in_the_past_is_not_kept() {
     let (redis, store) = redis().await;
     clear_claims(&redis);
     let flight = fresh();
     for end in [Duration::ZERO, unix_time() - Duration::from_secs(1)] {
-        // Nobody can find the flight fresh any more, so a win is of no use.
+        // No node accepts the flight as fresh any more, so a win is harmless.
         assert_eq!(store.claim(flight, claimant(), end).await, Won);
         assert_eq!(store.spend(flight, claimant(), end).await, Ok(Spent::Recorded));
         assert_eq!(claims(&redis).0, 0);
@@ -188,9 +188,10 @@ async fn a_spend_finds_its_own_claim_and_that_of_another() {
     assert_eq!(other.spend(spent, others, end).await, Ok(Spent::Recorded));
     assert_eq!(store.claim(spent, mine, end).await, Lost);
     assert_eq!(store.spend(spent, mine, end).await, Ok(Spent::Taken));
-    let seen = store.statistics();
-    assert_eq!((seen.spent, seen.taken, seen.spend_failures), (2, 1, 0));
-    // Of two that race, one has it.
+    let statistics = store.statistics();
+    let spends = (statistics.spent, statistics.taken, statistics.spend_failures);
+    assert_eq!(spends, (2, 1, 0));
+    // Of two connections that race, one has the record.
     for _ in 0..50 {
         let flight = fresh();
         let raced = tokio::join!(store.spend(flight, mine, end), other.claim(flight, others, end));
@@ -209,13 +210,13 @@ async fn a_spend_finds_its_claim_whose_reply_was_lost() {
     redis.freeze();
     assert_eq!(store.claim(flight, mine, end).await, unknown(Unknown::Slow));
     redis.thaw();
-    let began = Instant::now();
+    let started = Instant::now();
     while claims(&redis).0 == 0 {
-        assert!(began.elapsed() < Duration::from_secs(10), "it never arrives");
+        assert!(started.elapsed() < Duration::from_secs(10), "it never arrives");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let mut spent = Err(Unknown::Slow);
-    while spent.is_err() && began.elapsed() < Duration::from_secs(10) {
+    while spent.is_err() && started.elapsed() < Duration::from_secs(10) {
         spent = store.spend(flight, mine, end).await;
     }
     assert_eq!(spent, Ok(Spent::Recorded));
@@ -242,15 +243,15 @@ async fn a_spend_is_recorded_where_claims_do_not_count() {
     spends(&store).await;
 }
 
-/// The breaker is open all the time: no claim is even tried.
+/// The breaker stays open, so no claim is attempted.
 async fn a_store_too_slow_for_claims_takes_records() {
     let redis = StoreProcess::redis(StoreListen::Unix);
     let impatient = StoreConfig { budget: Duration::from_micros(1), ..single(at_socket(&redis)) };
     let store = open(impatient);
-    let began = Instant::now();
+    let started = Instant::now();
     while store.unavailable_reason() != Some(Unknown::Slow) {
         assert_ne!(claim(&store, fresh()).await, Won);
-        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", store.unavailable_reason());
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", store.unavailable_reason());
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let end = Instant::now() + Duration::from_secs(6);
@@ -262,23 +263,23 @@ async fn a_store_too_slow_for_claims_takes_records() {
     }
 }
 
-async fn no_store_no_spend() {
+async fn a_spend_fails_without_a_working_store() {
     let (mut redis, store) = redis().await;
     let end = end_of(unix_time() + Duration::from_secs(60));
     redis.cli(&["config", "set", "maxmemory", "1"]);
     assert_eq!(store.spend(fresh(), claimant(), end).await, Err(Unknown::Refused));
     redis.freeze();
-    let began = Instant::now();
+    let started = Instant::now();
     assert!(store.spend(fresh(), claimant(), end).await.is_err());
-    assert!(began.elapsed() < Duration::from_secs(3), "one attempt");
+    assert!(started.elapsed() < Duration::from_secs(3), "one attempt");
     redis.kill();
     while store.spend(fresh(), claimant(), end).await != Err(Unknown::Absent) {
-        assert!(began.elapsed() < Duration::from_secs(20));
+        assert!(started.elapsed() < Duration::from_secs(20));
     }
     assert_eq!(store.statistics().spent, 0);
 }
 
-async fn clocks_are_compared() {
+async fn the_clock_offset_is_measured() {
     let redis = StoreProcess::redis(StoreListen::Unix);
     let ahead =
         StoreProcess::start(StoreOptions::new(StoreKind::Valkey, StoreListen::Unix).clock("+10s"));
@@ -286,7 +287,7 @@ async fn clocks_are_compared() {
     for (store, seconds) in
         [(open(single(at_socket(&redis))), 0), (slow, 100), (open(single(at_socket(&ahead))), 10)]
     {
-        reached(&store).await;
+        wait_until_reachable(&store).await;
         let offset = store.clock_offset_micros().expect("a heartbeat");
         assert!((offset - seconds * 1_000_000).abs() < 900_000, "{seconds} s: {offset} us");
     }
@@ -295,8 +296,8 @@ async fn clocks_are_compared() {
     assert_eq!(nobody.clock_offset_micros(), None);
 }
 
-/// RFC 8446 section 8.2: after the loss of the record, nothing is taken for a recording window.
-async fn an_emptied_store_begins_anew() {
+/// RFC 8446 section 8.2: after the loss of its records, no claim is won for a recording window.
+async fn an_emptied_store_starts_a_new_recording_window() {
     let (mut redis, store) = redis().await;
     for flush in [true, false] {
         let flight = fresh();
@@ -311,12 +312,12 @@ async fn an_emptied_store_begins_anew() {
             assert_ne!(claim(&store, fresh()).await, Won);
         }
         until(&store, Won).await;
-        assert!(emptied.elapsed() >= short(Duration::ZERO).recording_window());
+        assert!(emptied.elapsed() >= short_config(Duration::ZERO).recording_window());
     }
 }
 
-/// Puts back what a snapshot from before the last claims holds: the process, its line of
-/// replication and its epoch stay.
+/// Restores the state of a snapshot from before the last claims. The process, its replication id
+/// and its epoch stay.
 const REVERT: &str = "for _, key in ipairs(redis.call('keys', 'firstflight:c:*')) do
                         redis.call('del', key)
                       end
@@ -326,17 +327,17 @@ const REVERT: &str = "for _, key in ipairs(redis.call('keys', 'firstflight:c:*')
                       end";
 
 /// RFC 8446 section 8.2.
-async fn a_store_set_back_to_a_snapshot_begins_anew() {
+async fn a_store_reset_to_a_snapshot_starts_a_new_recording_window() {
     let (redis, store) = redis().await;
     for mark in ["older", "missing"] {
         let flight = fresh();
         assert_eq!(claim(&store, flight).await, Won);
-        // Before the script runs: a heartbeat may find it before its client has ended.
+        // Taken before the script, because a heartbeat may notice it before redis-cli has ended.
         let reverted = Instant::now();
         redis.cli(&["eval", REVERT, "0", mark]);
-        // A machine that is set back does not know its connections any more.
+        // A machine that is reset to a snapshot has lost its connections.
         redis.cli(&["client", "kill", "type", "normal", "skipme", "yes"]);
-        let window = short(Duration::ZERO).recording_window();
+        let window = short_config(Duration::ZERO).recording_window();
         while claim(&store, fresh()).await != Won {
             let reply = claim(&store, flight).await;
             assert!(reply != Won || reverted.elapsed() >= window, "{:?}", reverted.elapsed());
@@ -345,30 +346,30 @@ async fn a_store_set_back_to_a_snapshot_begins_anew() {
         }
         assert!(reverted.elapsed() >= window, "{mark}: {:?}", reverted.elapsed());
     }
-    // On connections that stay, the next heartbeat finds it.
+    // On connections that stay open, the next heartbeat notices it.
     redis.cli(&["eval", REVERT, "0", "older"]);
     until_within(&store, unknown(Unknown::Window), Duration::from_secs(2)).await;
 }
 
-async fn a_frozen_store_costs_a_budget_a_few_times_and_comes_back() {
+async fn a_frozen_store_opens_the_breaker_and_recovers() {
     let (redis, store) = redis().await;
     redis.freeze();
     let before = store.statistics();
     let end = Instant::now() + Duration::from_secs(4);
-    let mut unavailable_reason = 0;
+    let mut unavailable_count = 0;
     while Instant::now() < end {
         assert!(matches!(claim(&store, fresh()).await, Unknown(_)));
-        unavailable_reason += u32::from(store.unavailable_reason().is_some());
+        unavailable_count += u32::from(store.unavailable_reason().is_some());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let slow = store.statistics().unknown_by(Unknown::Slow) - before.unknown_by(Unknown::Slow);
-    assert!(unavailable_reason > 100, "the breaker does not open: {unavailable_reason}");
+    assert!(unavailable_count > 100, "the breaker does not open: {unavailable_count}");
     assert!(slow > 0);
     redis.thaw();
     until(&store, Won).await;
 }
 
-async fn a_late_answer_is_none() {
+async fn a_late_reply_does_not_count() {
     let redis = StoreProcess::redis(StoreListen::Unix);
     let patient = open(single(at_socket(&redis)));
     until(&patient, Won).await;
@@ -376,17 +377,17 @@ async fn a_late_answer_is_none() {
     let hasty = open(StoreConfig { budget, ..single(at_socket(&redis)) });
     until(&hasty, Won).await;
     redis.freeze();
-    let began = Instant::now();
+    let started = Instant::now();
     let flight = fresh();
     assert_eq!(claim(&hasty, flight).await, unknown(Unknown::Slow));
-    assert!(began.elapsed() >= budget);
+    assert!(started.elapsed() >= budget);
     redis.thaw();
     until(&patient, Won).await;
-    // It was recorded all the same, or was never sent: in no case is it won twice.
+    // Whether the claim was recorded or never sent, the flight is not won twice.
     assert_ne!((claim(&hasty, flight).await, claim(&patient, flight).await), (Won, Won));
 }
 
-async fn a_store_without_memory_refuses() {
+async fn a_store_without_memory_refuses_claims() {
     let (redis, store) = redis().await;
     assert_eq!(redis.cli(&["config", "set", "maxmemory", "1"]), "OK");
     until(&store, unknown(Unknown::Refused)).await;
@@ -403,10 +404,10 @@ async fn a_store_that_may_evict_does_not_count() {
     let fixed_at = Instant::now();
     redis.cli(&["config", "set", "maxmemory-policy", "noeviction"]);
     until(&store, Won).await;
-    assert!(fixed_at.elapsed() >= short(Duration::ZERO).recording_window());
+    assert!(fixed_at.elapsed() >= short_config(Duration::ZERO).recording_window());
 }
 
-async fn a_replica_is_no_register() {
+async fn a_replica_accepts_no_claims() {
     let master = StoreProcess::redis(StoreListen::Tcp);
     let (host, port) = master.tcp();
     let follows = format!("{host} {port}");
@@ -425,7 +426,7 @@ async fn a_replica_is_no_register() {
     until(&store, Won).await;
 }
 
-async fn a_master_that_becomes_a_replica_stops_to_count() {
+async fn a_master_that_becomes_a_replica_stops_counting() {
     let (redis, store) = redis().await;
     let other = StoreProcess::redis(StoreListen::Tcp);
     let (host, port) = other.tcp();
@@ -434,24 +435,24 @@ async fn a_master_that_becomes_a_replica_stops_to_count() {
     let promoted = Instant::now();
     assert_eq!(redis.cli(&["replicaof", "no", "one"]), "OK");
     until(&store, Won).await;
-    assert!(promoted.elapsed() >= short(Duration::ZERO).record_lifetime());
+    assert!(promoted.elapsed() >= short_config(Duration::ZERO).record_lifetime());
 }
 
-async fn killed_connections_are_made_again() {
+async fn killed_connections_are_reopened() {
     let (redis, store) = redis().await;
     for _ in 0..5 {
         redis.cli(&["client", "kill", "type", "normal", "skipme", "yes"]);
         let killed = Instant::now();
-        // The same process, so its epoch goes on.
-        until_within(&store, Won, short(Duration::ZERO).recording_window()).await;
-        assert!(killed.elapsed() < short(Duration::ZERO).recording_window());
+        // The same process, so its epoch continues.
+        until_within(&store, Won, short_config(Duration::ZERO).recording_window()).await;
+        assert!(killed.elapsed() < short_config(Duration::ZERO).recording_window());
     }
     assert!(store.statistics().connections > 2);
 }
 
-async fn who_is_to_log_in_logs_in() {
+async fn connections_log_in_and_use_changed_passwords() {
     let redis = StoreProcess::redis(StoreListen::Unix);
-    // As docs/operate/cluster.md has it.
+    // The ACL of docs/operate/cluster.md.
     let rules = "~firstflight:* +set +get +getdel +del +pttl +time +info +wait +sadd +srem +smembers \
                  +setbit +pexpire +select";
     let mut words = vec!["acl", "setuser", "ff", "on", ">s3cret word"];
@@ -466,7 +467,7 @@ async fn who_is_to_log_in_logs_in() {
     let store = open(with(Some("ff"), Some("s3cret word")));
     until(&store, Won).await;
     all_records(&store).await;
-    // The password is replaced, first here, then in the store, which ends all connections.
+    // The password is replaced, first on the node, then in the store, which ends all connections.
     store.set_passwords(&with(Some("ff"), Some("another")));
     assert_eq!(redis.cli(&["acl", "setuser", "ff", "resetpass", ">another"]), "OK");
     assert_ne!(redis.cli(&["client", "kill", "user", "ff"]), "0");
@@ -480,22 +481,22 @@ async fn who_is_to_log_in_logs_in() {
     }
 }
 
-async fn a_clock_that_is_off_does_not_count() {
+async fn claims_do_not_count_if_clocks_differ() {
     let redis = StoreProcess::redis(StoreListen::Unix);
     let right = open(single(at_socket(&redis)));
     until(&right, Won).await;
     let fast = Store::open(single(at_socket(&redis)), fast_clock).unwrap();
-    reached(&fast).await;
+    wait_until_reachable(&fast).await;
     assert_eq!(claim(&fast, fresh()).await, unknown(Unknown::Clock));
-    // A store whose clock is off is as bad for all.
+    // A store whose clock is wrong counts for no node.
     let ahead =
         StoreProcess::start(StoreOptions::new(StoreKind::Valkey, StoreListen::Unix).clock("+10s"));
     let store = open(single(at_socket(&ahead)));
-    reached(&store).await;
+    wait_until_reachable(&store).await;
     assert_eq!(claim(&store, fresh()).await, unknown(Unknown::Clock));
 }
 
-async fn replicas_have_to_have_it_if_asked_for() {
+async fn claims_count_only_with_the_required_replicas() {
     let master = StoreProcess::redis(StoreListen::Tcp);
     let (host, port) = master.tcp();
     let follows = format!("{host} {port}");
@@ -509,7 +510,7 @@ async fn replicas_have_to_have_it_if_asked_for() {
     assert_eq!(claim(&store, flight).await, unknown(Unknown::Unreplicated));
     let (spent, mine, end) = (fresh(), claimant(), end_of(unix_time() + Duration::from_secs(60)));
     for _ in 0..2 {
-        // Also what it finds to be its own, but the replica has not got.
+        // The second attempt finds its own record, which the replica still lacks.
         assert_eq!(store.spend(spent, mine, end).await, Err(Unknown::Unreplicated));
     }
     replica.thaw();
@@ -521,23 +522,23 @@ async fn replicas_have_to_have_it_if_asked_for() {
 async fn a_claim_of_a_name_that_does_not_count_is_removed() {
     let redis = StoreProcess::redis(StoreListen::Unix);
     let (store, day) = (open(single(at_socket(&redis))), Duration::from_secs(24 * 3600));
-    reached(&store).await;
+    wait_until_reachable(&store).await;
     let in_window = fresh();
     assert_eq!(store.claim_name(in_window, day).await, unknown(Unknown::Window));
     until(&store, Won).await;
     assert_eq!(store.claim_name(in_window, day).await, Won);
-    // The store executes it, but too late for its reply.
+    // The store executes the claim, but replies too late.
     let frozen = fresh();
     redis.freeze();
     assert_eq!(store.claim_name(frozen, day).await, unknown(Unknown::Slow));
     redis.thaw();
     until(&store, Won).await;
-    let began = Instant::now();
+    let started = Instant::now();
     while store.claim_name(frozen, day).await != Won {
-        assert!(began.elapsed() < Duration::from_secs(30), "it is removed");
+        assert!(started.elapsed() < Duration::from_secs(30), "the claim is not removed");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // What has been won stays.
+    // Claims that were won stay.
     let other = open(single(at_socket(&redis)));
     until(&other, Won).await;
     for name in [in_window, frozen] {
@@ -555,10 +556,10 @@ async fn a_name_is_won_once_until_it_is_released() {
     assert_eq!(claim(&other, flight).await, Won, "a flight is no name");
     store.release_name(flight).await.unwrap();
     assert_eq!(other.claim_name(flight, Duration::from_millis(50)).await, Won);
-    // Names may be claimed for a short time, too.
-    let began = Instant::now();
+    // A name's claim expires.
+    let started = Instant::now();
     while store.claim_name(flight, day).await == Lost {
-        assert!(began.elapsed() < Duration::from_secs(30), "it ends");
+        assert!(started.elapsed() < Duration::from_secs(30), "the claim does not expire");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     drop(redis);
@@ -566,15 +567,15 @@ async fn a_name_is_won_once_until_it_is_released() {
     assert!(matches!(store.claim_name(fresh(), day).await, Unknown(_)));
 }
 
-async fn of_two_nodes_that_race_exactly_one_wins() {
-    let (redis, one) = redis().await;
+async fn exactly_one_of_two_racing_nodes_wins() {
+    let (redis, node) = redis().await;
     let other = open(single(at_socket(&redis)));
     until(&other, Won).await;
     let mut wins = 0;
     for _ in 0..20 {
         let claims = (0..50).map(|_| {
-            let (one, other, flight) = (one.clone(), other.clone(), fresh());
-            tokio::spawn(async move { tokio::join!(claim(&one, flight), claim(&other, flight)) })
+            let (node, other, flight) = (node.clone(), other.clone(), fresh());
+            tokio::spawn(async move { tokio::join!(claim(&node, flight), claim(&other, flight)) })
         });
         for claim in claims.collect::<Vec<_>>() {
             let replies = claim.await.unwrap();
@@ -583,11 +584,14 @@ async fn of_two_nodes_that_race_exactly_one_wins() {
         }
     }
     assert_eq!(wins, 1000);
-    let seen = one.statistics();
-    assert!(seen.batches < seen.won + seen.lost, "claims do not share exchanges: {seen:?}");
+    let statistics = node.statistics();
+    assert!(
+        statistics.batches < statistics.won + statistics.lost,
+        "claims do not share exchanges: {statistics:?}"
+    );
 }
 
-async fn records_are_kept_taken_and_dropped() {
+async fn records_are_stored_taken_and_expire() {
     let (_redis, store) = redis().await;
     all_records(&store).await;
 }
@@ -608,7 +612,7 @@ async fn all_records(store: &Store) {
     assert_eq!(store.set_bit("bits", 32_767, hour).await, Ok(true));
     assert_eq!(store.set_bit("bits", 32_766, hour).await, Ok(false));
     assert_eq!(store.get("bits").await.unwrap().unwrap()[4095], 3);
-    // Another record: expiries of one may arrive in any order.
+    // A new record, because `PEXPIRE` commands of one record may arrive in any order.
     store.set_bit("brief", 0, Duration::from_millis(50)).await.unwrap();
     while store.get("brief").await.unwrap().is_some() {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -617,24 +621,24 @@ async fn all_records(store: &Store) {
     store.add("set", "y").await.unwrap();
     store.remove("set", "x").await.unwrap();
     assert_eq!(store.members("set").await.unwrap(), ["y"]);
-    assert!(matches!(store.get("set").await, Err(StoreError::Refused(_))), "a record of a kind");
+    assert!(matches!(store.get("set").await, Err(StoreError::Refused(_))), "a set is not a record");
 }
 
-async fn nobody_at_all() {
+async fn an_unreachable_store_is_absent() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(single(Address::Unix(directory.path().join("none"))));
-    let began = Instant::now();
+    let started = Instant::now();
     assert_eq!(claim(&store, fresh()).await, unknown(Unknown::Absent));
-    assert!(began.elapsed() < Duration::from_secs(5), "not even tried");
+    assert!(started.elapsed() < Duration::from_secs(5), "no claim is attempted");
     assert!(matches!(store.get("a").await, Err(StoreError::Absent(_))));
     let bit = store.set_bit("a", 0, Duration::from_secs(1)).await;
     assert_eq!(bit, Err(StoreError::Unknown(Unknown::Absent)));
 }
 
-async fn nodes_that_count_by_other_times_do_not_count() {
+async fn nodes_with_different_settings_do_not_count() {
     let (redis, store) = redis().await;
-    let freshness = short(Duration::ZERO).freshness * 2;
-    let shared = SharedConfig { freshness, ..short(Duration::ZERO) };
+    let freshness = short_config(Duration::ZERO).freshness * 2;
+    let shared = SharedConfig { freshness, ..short_config(Duration::ZERO) };
     let other = open(StoreConfig { shared, ..single(at_socket(&redis)) });
     until(&store, unknown(Unknown::Window)).await;
     let end = Instant::now() + 2 * shared.recording_window();

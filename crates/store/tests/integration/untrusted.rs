@@ -1,4 +1,4 @@
-//! Untrusted stores: a proxy that returns garbage, and TLS to the wrong one.
+//! Untrusted stores: a proxy that returns garbage, and TLS to the wrong store.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use tokio::sync::Notify;
 pub(crate) fn trials() -> Vec<Trial> {
     trials![
         malformed_replies_are_unknown_and_cost_no_memory,
-        tls_reaches_only_the_store_that_is_meant,
-        authorities_are_read_again_with_the_passwords,
-        authorities_that_cannot_be_read_are_a_wrong_setting,
-        a_mark_that_arrives_late_is_no_earlier_state
+        tls_connects_only_to_the_expected_store,
+        authorities_are_reread_with_the_passwords,
+        unreadable_authorities_are_a_setting_error,
+        a_delayed_mark_is_not_taken_for_lost_data
     ]
 }
 
-/// What a proxy puts in the place of responses, by number; the first is none.
+/// Replies that a proxy sends instead of the store's, by mode; mode 0 forwards the store's.
 fn malformed_replies() -> [Vec<u8>; 9] {
     let long = [b"$9223372036854775807\r\n".as_slice(), &[b'x'; 1 << 16]].concat();
     let short: [&[u8]; 7] = [
@@ -41,9 +41,9 @@ fn malformed_replies() -> [Vec<u8>; 9] {
     [Vec::new(), long, a, b, c, d, e, f, g]
 }
 
-/// Passes a connection on; while `mode` is not 0, all replies are replaced by that garbage,
-/// without end.
-async fn pass(mut near: UnixStream, upstream: PathBuf, mode: Arc<AtomicU8>) {
+/// Forwards a connection. While `mode` is not 0, replies are replaced by an endless repetition of
+/// that malformed reply.
+async fn forward(mut near: UnixStream, upstream: PathBuf, mode: Arc<AtomicU8>) {
     let Ok(mut far) = UnixStream::connect(upstream).await else { return };
     let (mut request, mut reply) = ([0; 4096], [0; 4096]);
     let malformed_replies = malformed_replies();
@@ -71,25 +71,26 @@ async fn pass(mut near: UnixStream, upstream: PathBuf, mode: Arc<AtomicU8>) {
 /// Delays one heartbeat.
 #[derive(Default)]
 struct DelayedHeartbeat {
-    /// Whether the next heartbeat is held back; only that one is.
+    /// Whether to hold back the next heartbeat, and only that one.
     holds: AtomicBool,
-    /// Heartbeats that were passed on.
-    passed: AtomicU32,
+    /// Number of heartbeats forwarded.
+    forwarded: AtomicU32,
     release: Notify,
     /// Whether the store has replied to the one that was held back.
     arrived: AtomicBool,
 }
 
 impl DelayedHeartbeat {
-    /// Passes a connection on, but the held heartbeat only at its release, even if its client has gone.
-    async fn pass(&self, mut near: UnixStream, upstream: PathBuf) {
+    /// Forwards a connection, but the held heartbeat only at its release, even if its client has
+    /// gone.
+    async fn forward(&self, mut near: UnixStream, upstream: PathBuf) {
         let Ok(mut far) = UnixStream::connect(upstream).await else { return };
         let (mut request, mut reply) = ([0; 4096], [0; 4096]);
         loop {
             let done = tokio::select! {
                 read = near.read(&mut request) => {
                     let Ok(read @ 1..) = read else { return };
-                    // Only heartbeats ask for this.
+                    // Only heartbeats request this section of INFO.
                     let is_heartbeat = request[..read].windows(11).any(|part| part == b"replication");
                     if is_heartbeat && self.holds.swap(false, Ordering::Relaxed) {
                         self.release.notified().await;
@@ -98,7 +99,7 @@ impl DelayedHeartbeat {
                         self.arrived.store(true, Ordering::Relaxed);
                         return;
                     }
-                    self.passed.fetch_add(u32::from(is_heartbeat), Ordering::Relaxed);
+                    self.forwarded.fetch_add(u32::from(is_heartbeat), Ordering::Relaxed);
                     far.write_all(&request[..read]).await.is_err()
                 }
                 read = far.read(&mut reply) => {
@@ -112,10 +113,10 @@ impl DelayedHeartbeat {
         }
     }
 
-    /// Waits until so many further heartbeats were passed on. All but the last were processed.
-    async fn pass_further(&self, count: u32) {
-        let end = self.passed.load(Ordering::Relaxed) + count;
-        until_true(|| self.passed.load(Ordering::Relaxed) >= end).await;
+    /// Waits until `count` further heartbeats were forwarded. All but the last were processed.
+    async fn wait_for_further(&self, count: u32) {
+        let target = self.forwarded.load(Ordering::Relaxed) + count;
+        until_true(|| self.forwarded.load(Ordering::Relaxed) >= target).await;
     }
 }
 
@@ -129,7 +130,7 @@ async fn until_true(condition: impl Fn() -> bool) {
 }
 
 /// RFC 8446 section 8.2: the store has lost nothing, so no window starts, on this node or any other.
-async fn a_mark_that_arrives_late_is_no_earlier_state() {
+async fn a_delayed_mark_is_not_taken_for_lost_data() {
     let redis = StoreProcess::redis(StoreListen::Unix);
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("proxy");
@@ -139,7 +140,7 @@ async fn a_mark_that_arrives_late_is_no_earlier_state() {
     tokio::spawn(async move {
         while let Ok((near, _)) = listener.accept().await {
             let (upstream, shared) = (upstream.clone(), shared.clone());
-            tokio::spawn(async move { shared.pass(near, upstream).await });
+            tokio::spawn(async move { shared.forward(near, upstream).await });
         }
     });
     let store = open(config(Topology::Single(Address::Unix(path))));
@@ -147,11 +148,11 @@ async fn a_mark_that_arrives_late_is_no_earlier_state() {
     let before = store.statistics().unknown_by(Unknown::Window);
     delayed.holds.store(true, Ordering::Relaxed);
     until_true(|| !delayed.holds.load(Ordering::Relaxed)).await;
-    // Those of the next connection.
-    delayed.pass_further(3).await;
+    // Heartbeats of the next connection.
+    delayed.wait_for_further(3).await;
     delayed.release.notify_one();
     until_true(|| delayed.arrived.load(Ordering::Relaxed)).await;
-    delayed.pass_further(3).await;
+    delayed.wait_for_further(3).await;
     until(&store, Won).await;
     assert_eq!(store.statistics().unknown_by(Unknown::Window), before);
 }
@@ -172,7 +173,7 @@ async fn malformed_replies_are_unknown_and_cost_no_memory() {
     let (upstream, shared) = (redis.socket(), mode.clone());
     tokio::spawn(async move {
         while let Ok((near, _)) = listener.accept().await {
-            tokio::spawn(pass(near, upstream.clone(), shared.clone()));
+            tokio::spawn(forward(near, upstream.clone(), shared.clone()));
         }
     });
     let store = open(config(Topology::Single(Address::Unix(path))));
@@ -183,7 +184,7 @@ async fn malformed_replies_are_unknown_and_cost_no_memory() {
         let end = Instant::now() + Duration::from_millis(700);
         while Instant::now() < end {
             let reply = claim(&store, fresh()).await;
-            // That a key is there may be a lie that costs a request its response, but no more.
+            // A false `Lost` costs a request its early response, but no more.
             assert!(matches!(reply, Unknown(_) | Lost), "{kind}: {reply:?}");
             let record = store.get("x").await;
             assert!(record.is_err() || record == Ok(None), "{kind}: {record:?}");
@@ -202,15 +203,15 @@ struct TestCertificate {
 }
 
 fn test_certificate() -> TestCertificate {
-    let made = rcgen::generate_simple_self_signed(["store.test".to_owned()]).unwrap();
+    let generated = rcgen::generate_simple_self_signed(["store.test".to_owned()]).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let (certificate, key) = (directory.path().join("cert"), directory.path().join("key"));
-    std::fs::write(&certificate, made.cert.pem()).unwrap();
-    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    std::fs::write(&certificate, generated.cert.pem()).unwrap();
+    std::fs::write(&key, generated.signing_key.serialize_pem()).unwrap();
     TestCertificate { _directory: directory, certificate, key }
 }
 
-async fn tls_reaches_only_the_store_that_is_meant() {
+async fn tls_connects_only_to_the_expected_store() {
     let (right, wrong) = (test_certificate(), test_certificate());
     for kind in [StoreKind::Redis] {
         let listen =
@@ -239,7 +240,7 @@ async fn tls_reaches_only_the_store_that_is_meant() {
     }
 }
 
-async fn authorities_are_read_again_with_the_passwords() {
+async fn authorities_are_reread_with_the_passwords() {
     let (old, new) = (test_certificate(), test_certificate());
     let listen = StoreListen::Tls { certificate: new.certificate.clone(), key: new.key.clone() };
     let process = StoreProcess::start(StoreOptions::new(StoreKind::Redis, listen));
@@ -262,7 +263,7 @@ async fn authorities_are_read_again_with_the_passwords() {
     until(&store, Won).await;
 }
 
-async fn authorities_that_cannot_be_read_are_a_wrong_setting() {
+async fn unreadable_authorities_are_a_setting_error() {
     let tls = StoreTls { ca_file: Some("/nowhere/ca.pem".into()), server_name: None };
     let address = Address::Tcp("localhost".to_owned(), 1);
     let config = StoreConfig { tls: Some(tls), ..config(Topology::Single(address)) };

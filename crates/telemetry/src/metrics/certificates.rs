@@ -20,10 +20,10 @@ pub struct CertificateReading {
 }
 
 pub(super) fn collect(certificates: &[CertificateReading], snapshot: &mut Snapshot) {
-    let series = certificates.iter().map(|one| {
-        let source = (SOURCE.name, one.source.name().into());
-        let labels = vec![(SITE.name, one.site.clone().into()), source];
-        Series::new(labels, SeriesValue::Number(one.expires as f64))
+    let series = certificates.iter().map(|certificate| {
+        let source = (SOURCE.name, certificate.source.name().into());
+        let labels = vec![(SITE.name, certificate.site.clone().into()), source];
+        Series::new(labels, SeriesValue::Number(certificate.expires as f64))
     });
     let series = series.collect();
     snapshot.push(Family { description: &EXPIRES, labels: vec![SITE, SOURCE], series });
@@ -75,17 +75,17 @@ impl Acme {
     pub(super) fn collect(&self, sites: &[AcmeReading], snapshot: &mut Snapshot) {
         let mut gauge = |description, value: fn(&AcmeReading) -> Option<f64>| {
             let values = sites.iter();
-            let values = values.filter_map(|one| Some((name(one), value(one)?)));
+            let values = values.filter_map(|site| Some((name(site), value(site)?)));
             snapshot.numbers(description, SITE, values);
         };
-        gauge(&MISSING, |one| Some(f64::from(u8::from(one.missing))));
-        gauge(&NEXT_ATTEMPT, |one| one.next_attempt.map(|time| time as f64));
-        gauge(&LAST_SUCCESS, |one| one.last_success.map(|time| time as f64));
-        gauge(&CONSECUTIVE_FAILURES, |one| Some(one.consecutive_failures as f64));
-        let attempts = sites.iter().flat_map(|one| {
-            let counts = RESULT.values.iter().zip([one.issued, one.failed, one.shared]);
+        gauge(&MISSING, |site| Some(f64::from(u8::from(site.missing))));
+        gauge(&NEXT_ATTEMPT, |site| site.next_attempt.map(|time| time as f64));
+        gauge(&LAST_SUCCESS, |site| site.last_success.map(|time| time as f64));
+        gauge(&CONSECUTIVE_FAILURES, |site| Some(site.consecutive_failures as f64));
+        let attempts = sites.iter().flat_map(|site| {
+            let counts = RESULT.values.iter().zip([site.issued, site.failed, site.shared]);
             counts.map(|((result, _), count)| {
-                let labels = vec![(SITE.name, name(one)), (RESULT.name, Cow::Borrowed(*result))];
+                let labels = vec![(SITE.name, name(site)), (RESULT.name, Cow::Borrowed(*result))];
                 Series::new(labels, SeriesValue::Count(count))
             })
         });

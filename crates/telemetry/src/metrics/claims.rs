@@ -37,18 +37,18 @@ pub struct ClaimTimes {
     pub sum: f64,
 }
 
-/// `None` without a store; the metrics then have no series.
+/// Adds the metrics of the store. Without a store they have no series.
 pub(super) fn collect_store(store: Option<&StoreReading>, snapshot: &mut Snapshot) {
-    let one = |description, value: Option<f64>| Family {
+    let optional = |description, value: Option<f64>| Family {
         description,
         labels: Vec::new(),
         series: value.into_iter().map(|value| series(&[], SeriesValue::Number(value))).collect(),
     };
     let up = store.map(|store| f64::from(u8::from(store.unavailable.is_none())));
-    snapshot.push(one(&UP, up));
+    snapshot.push(optional(&UP, up));
     let unavailable = UNAVAILABLE_REASONS.iter().filter_map(|reason| {
-        let now = store?.unavailable == Some(*reason);
-        Some((Cow::Borrowed(reason.name()), f64::from(u8::from(now))))
+        let applies = store?.unavailable == Some(*reason);
+        Some((Cow::Borrowed(reason.name()), f64::from(u8::from(applies))))
     });
     snapshot.numbers(&UNAVAILABLE, REASON, unavailable);
     let unknown = store.into_iter().flat_map(|store| &store.unknown);
@@ -61,8 +61,8 @@ pub(super) fn collect_store(store: Option<&StoreReading>, snapshot: &mut Snapsho
             .collect(),
     };
     snapshot.push(family);
-    snapshot.push(one(&BATCHES, store.map(|store| store.batches as f64)));
-    snapshot.push(one(&CONNECTIONS, store.map(|store| store.connections as f64)));
+    snapshot.push(optional(&BATCHES, store.map(|store| store.batches as f64)));
+    snapshot.push(optional(&CONNECTIONS, store.map(|store| store.connections as f64)));
     let times = store.map(|store| HistogramValue {
         bounds: store.claim_times.bounds.clone().into(),
         buckets: store.claim_times.buckets.clone(),
@@ -75,7 +75,7 @@ pub(super) fn collect_store(store: Option<&StoreReading>, snapshot: &mut Snapsho
     });
 }
 
-/// A counter with two labels.
+/// Adds a counter with two labels.
 fn counts<const N: usize>(
     description: &'static Description,
     labels: [LabelInfo; 2],
@@ -83,8 +83,8 @@ fn counts<const N: usize>(
     snapshot: &mut Snapshot,
 ) {
     let [first, second] = labels;
-    let series = counts.map(|(one, other, count)| {
-        series(&[(first.name, one), (second.name, other)], SeriesValue::Count(count))
+    let series = counts.map(|(first_value, second_value, count)| {
+        series(&[(first.name, first_value), (second.name, second_value)], SeriesValue::Count(count))
     });
     snapshot.push(Family { description, labels: labels.to_vec(), series: series.into() });
 }
@@ -94,7 +94,7 @@ fn series(labels: &[(&'static str, &'static str)], value: SeriesValue) -> Series
     Series::new(labels.collect(), value)
 }
 
-/// Why the store may not be usable.
+/// Why claims may not be attempted in the store.
 const UNAVAILABLE_REASONS: [RefusedReason; 7] = [
     RefusedReason::StoreDown,
     RefusedReason::StoreTimeout,
@@ -178,9 +178,9 @@ pub(super) fn collect_register(readings: &Readings, snapshot: &mut Snapshot) {
         ("store", "unknown", store.unknown.iter().map(|(_, count)| count).sum()),
     ];
     counts(&CLAIMS, [REGISTER, RESULT], claims, snapshot);
-    let both = [("local", local), ("filter", filter)];
+    let registers = [("local", local), ("filter", filter)];
     let size = |of: fn(&RegisterReading) -> u64| {
-        both.map(|(name, register)| (name.into(), of(register) as f64))
+        registers.map(|(name, register)| (name.into(), of(register) as f64))
     };
     snapshot.numbers(&RECORDS, REGISTER, size(|register| register.records));
     snapshot.numbers(&CAPACITY, REGISTER, size(|register| register.capacity));

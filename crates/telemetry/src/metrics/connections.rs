@@ -104,11 +104,11 @@ pub struct QuicReading {
 }
 
 impl Quic {
-    /// `now` is `None` if HTTP/3 is off.
-    pub(super) fn collect(&self, now: Option<&QuicReading>, snapshot: &mut Snapshot) {
+    /// `reading` is `None` if HTTP/3 is off.
+    pub(super) fn collect(&self, reading: Option<&QuicReading>, snapshot: &mut Snapshot) {
         self.counted(snapshot);
-        let series =
-            now.map(|now| Series::new(Vec::new(), SeriesValue::Number(now.handshakes as f64)));
+        let series = reading
+            .map(|quic| Series::new(Vec::new(), SeriesValue::Number(quic.handshakes as f64)));
         snapshot.push(Family {
             description: &HANDSHAKES,
             labels: Vec::new(),

@@ -17,13 +17,15 @@ pub struct Counters<L> {
 }
 
 impl<L: Labels> Counters<L> {
-    /// All combinations exist from the start, so that the first event is an increase from 0.
+    /// Creates a counter. All combinations exist from the start, so that the first event is an
+    /// increase from 0.
     pub(crate) fn new(description: &'static Description) -> Self {
         let cells = (0..L::COUNT).map(|_| AtomicU64::new(0)).collect();
         Self { description, sparse: false, cells, labels: PhantomData }
     }
 
-    /// For metrics with many combinations of which few occur.
+    /// Leaves out combinations without events: for metrics with many combinations of which few
+    /// occur.
     pub(crate) fn sparse(self) -> Self {
         Self { sparse: true, ..self }
     }
@@ -46,7 +48,7 @@ impl<L: Labels> Counters<L> {
     }
 }
 
-/// A current number, with labels.
+/// A gauge with labels.
 #[derive(Debug)]
 pub struct Gauges<L> {
     description: &'static Description,
@@ -60,12 +62,12 @@ impl<L: Labels> Gauges<L> {
         Self { description, cells, labels: PhantomData }
     }
 
-    /// One more.
+    /// Adds one.
     pub fn increment(&self, labels: L) {
         self.cells[labels.index()].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One less.
+    /// Subtracts one.
     pub fn decrement(&self, labels: L) {
         self.cells[labels.index()].fetch_sub(1, Ordering::Relaxed);
     }
@@ -86,12 +88,12 @@ pub struct Histograms<L> {
     labels: PhantomData<fn(L)>,
 }
 
-/// One series.
+/// One series of a histogram.
 #[derive(Debug)]
 pub(super) struct HistogramCell {
     /// One more than there are bounds: the last is for values beyond all bounds.
     buckets: Box<[AtomicU64]>,
-    /// In millionths.
+    /// In millionths of the unit.
     sum: AtomicI64,
 }
 
@@ -132,13 +134,13 @@ impl HistogramCell {
     }
 
     pub(super) fn observe(&self, bounds: &'static [f64], value: f64) {
-        let class = bounds.partition_point(|bound| *bound < value);
-        self.buckets[class].fetch_add(1, Ordering::Relaxed);
+        let bucket = bounds.partition_point(|bound| *bound < value);
+        self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
         self.sum.fetch_add((value * MICROS_PER_SECOND) as i64, Ordering::Relaxed);
     }
 
     pub(super) fn read(&self, bounds: &'static [f64]) -> HistogramValue {
-        let buckets = self.buckets.iter().map(|class| class.load(Ordering::Relaxed)).collect();
+        let buckets = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).collect();
         let sum = self.sum.load(Ordering::Relaxed) as f64 / MICROS_PER_SECOND;
         HistogramValue { bounds: bounds.into(), buckets, sum }
     }
@@ -183,7 +185,7 @@ macro_rules! counted {
 }
 pub(super) use counted;
 
-/// A sum of seconds is stored in microseconds, enough for 292,000 years.
+/// Sums of seconds are stored in microseconds: enough for 292,000 years.
 const MICROS_PER_SECOND: f64 = 1e6;
 
 #[cfg(test)]
@@ -192,7 +194,7 @@ mod tests {
     use crate::metrics::Transport;
 
     static EVENTS: Description = Description::counter("events_total", "Events.", "");
-    static DURATION_BOUNDS: Description = Description::histogram("times_seconds", "Times.", "");
+    static TIMES: Description = Description::histogram("times_seconds", "Times.", "");
 
     #[test]
     fn a_counter_exists_before_its_first_event_unless_it_is_sparse() {
@@ -210,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_bound_belongs_to_the_bucket_below_it() {
-        let times = Histograms::<()>::new(&DURATION_BOUNDS, &[-1.0, 0.0, 1.0]);
+        let times = Histograms::<()>::new(&TIMES, &[-1.0, 0.0, 1.0]);
         [-2.0, -1.0, -0.5, 0.0, 1.0, 1.5].iter().for_each(|value| times.observe((), *value));
         let family = times.family();
         let SeriesValue::Histogram(value) = &family.series[0].value else { panic!("{family:?}") };

@@ -25,9 +25,9 @@ pub struct ProcessReading {
     pub virtual_bytes: u64,
     /// Threads.
     pub threads: u64,
-    /// File descriptors that are open.
+    /// Open file descriptors.
     pub open_fds: u64,
-    /// File descriptors that may be open.
+    /// Maximum number of open file descriptors.
     pub max_fds: u64,
 }
 
@@ -35,7 +35,7 @@ impl ProcessReading {
     /// Reads /proc for this process. Values that cannot be read are 0.
     pub fn current(version: &'static str, log_lines_lost: u64) -> Self {
         let mut reading = Self { version, log_lines_lost, ..Self::default() };
-        // Before the process is opened, which takes another descriptor.
+        // Counted before `Process::myself`, which opens another descriptor.
         reading.open_fds = fs::read_dir("/proc/self/fd").map_or(0, |fds| fds.count() as u64);
         let Ok(process) = Process::myself() else { return reading };
         if let (Ok(stat), Ok(booted)) = (process.stat(), procfs::boot_time_secs()) {
@@ -193,7 +193,7 @@ pub struct SpanReading {
     pub dropped: u64,
 }
 
-/// `None` if spans are not exported; the metric then has no series.
+/// Adds the metric of exported spans. If spans are not exported, it has no series.
 pub(super) fn collect_spans(spans: Option<&SpanReading>, snapshot: &mut Snapshot) {
     let results = spans.map(|spans| {
         [("sent".into(), spans.sent as f64), ("dropped".into(), spans.dropped as f64)]
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_has_figures() {
+    fn resources_of_this_process_are_read() {
         let reading = ProcessReading::current("1", 0);
         assert!(reading.resident_bytes > 100_000, "{reading:?}");
         assert!(reading.start_time > 1.6e9 && reading.open_fds > 2, "{reading:?}");

@@ -17,13 +17,15 @@ pub(super) fn write(groups: &[Group]) -> String {
         for family in &group.families {
             metric_row(&mut out, family);
         }
-        let own = label_sets(&group.families);
-        let own = own.into_iter().filter(|set| !is_shared(set, groups)).collect::<Vec<_>>();
+        let sets = label_sets(&group.families);
+        let own = sets.into_iter().filter(|set| !is_shared(set, groups)).collect::<Vec<_>>();
         label_table(&mut out, &own);
     }
     let mut shared = Vec::new();
     for set in groups.iter().flat_map(|group| label_sets(&group.families)) {
-        if is_shared(&set, groups) && !shared.iter().any(|one: &LabelSet| one.info == set.info) {
+        if is_shared(&set, groups)
+            && !shared.iter().any(|listed: &LabelSet| listed.info == set.info)
+        {
             shared.push(LabelSet { named: true, ..set });
         }
     }
@@ -35,7 +37,7 @@ pub(super) fn write(groups: &[Group]) -> String {
 fn metric_row(out: &mut String, family: &Family) {
     let description = family.description;
     let labels = family.labels.iter().map(|label| format!("`{}`", label.name));
-    // A string takes everything.
+    // Writing to a string cannot fail.
     let _ = writeln!(
         out,
         "|`{}`|{}|{}<br>{}|{}|",
@@ -86,7 +88,8 @@ fn is_part(part: &LabelInfo, whole: &LabelInfo) -> bool {
 
 /// Whether several groups have these values.
 fn is_shared(set: &LabelSet, groups: &[Group]) -> bool {
-    let has = |group: &&Group| label_sets(&group.families).iter().any(|one| one.info == set.info);
+    let has =
+        |group: &&Group| label_sets(&group.families).iter().any(|other| other.info == set.info);
     groups.iter().filter(has).count() > 1
 }
 

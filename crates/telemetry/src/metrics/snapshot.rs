@@ -34,11 +34,11 @@ pub struct Series {
 /// A series' value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SeriesValue {
-    /// A counter's.
+    /// The value of a counter.
     Count(u64),
-    /// A gauge's, or that of a counter with fractions.
+    /// The value of a gauge, or of a counter with fractions.
     Number(f64),
-    /// A histogram's.
+    /// The value of a histogram.
     Histogram(HistogramValue),
 }
 
@@ -99,8 +99,8 @@ impl Series {
 
     /// Returns whether the series has all of `labels`.
     pub fn has(&self, labels: &[(&str, &str)]) -> bool {
-        labels.iter().all(|wanted| {
-            self.labels.iter().any(|(name, value)| (*name, value.as_ref()) == *wanted)
+        labels.iter().all(|required| {
+            self.labels.iter().any(|(name, value)| (*name, value.as_ref()) == *required)
         })
     }
 }

@@ -10,7 +10,7 @@ impl Snapshot {
     pub fn encode(&self, format: Format) -> String {
         let mut out = String::with_capacity(32 * 1024);
         for family in &self.families {
-            // A string takes everything.
+            // Writing to a string cannot fail.
             let _ = write_family(&mut out, family, format);
         }
         if format == Format::OpenMetrics {
@@ -56,26 +56,25 @@ fn write_histogram(
     format: Format,
 ) -> fmt::Result {
     let mut count = 0;
-    for (at, class) in value.buckets.iter().enumerate() {
-        count += class;
-        // Written alike in both formats, so that a scraper that changes over goes on with its
-        // series.
+    for (at, bucket) in value.buckets.iter().enumerate() {
+        count += bucket;
+        // Written the same way in both formats, so that series continue when a scraper switches.
         let bound = match value.bounds.get(at) {
             Some(bound) => format!("{bound:?}"),
             None => "+Inf".to_owned(),
         };
         writeln!(out, "{name}_bucket{} {count}", Braces(series, Some(&bound)))?;
     }
-    // With negative classes a sum can fall, and OpenMetrics allows none then.
-    let falls = value.bounds.first().is_some_and(|bound| *bound < 0.0);
-    if format == Format::Prometheus || !falls {
+    // OpenMetrics allows no sum that may decrease, as with negative values.
+    let may_decrease = value.bounds.first().is_some_and(|bound| *bound < 0.0);
+    if format == Format::Prometheus || !may_decrease {
         writeln!(out, "{name}_sum{} {}", Braces(series, None), value.sum)?;
         writeln!(out, "{name}_count{} {count}", Braces(series, None))?;
     }
     Ok(())
 }
 
-/// A series' labels in braces, with the bound of a class of it.
+/// The labels of a series in braces, and the bound of a bucket.
 struct Braces<'a>(&'a Series, Option<&'a str>);
 
 impl fmt::Display for Braces<'_> {
@@ -94,7 +93,7 @@ impl fmt::Display for Braces<'_> {
     }
 }
 
-/// A label's value that cannot end its quotes or its line.
+/// Escapes a label's value, so that it cannot end its quotes or its line.
 fn escaped(value: &str) -> Cow<'_, str> {
     match value.contains(['\\', '"', '\n']) {
         true => value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n").into(),
@@ -105,15 +104,15 @@ fn escaped(value: &str) -> Cow<'_, str> {
 /// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Prometheus' own, version 0.0.4, which people can read in a browser.
+    /// The Prometheus text format 0.0.4, which browsers show.
     Prometheus,
     /// OpenMetrics 1.0.
     OpenMetrics,
 }
 
 impl Format {
-    /// By a request's `Accept` (RFC 9110 section 12.5.1): OpenMetrics for who names it and likes
-    /// it no less than plain text.
+    /// Chooses the format by a request's `Accept` (RFC 9110 section 12.5.1): OpenMetrics if it is
+    /// named, with a weight of at least that of plain text.
     pub fn negotiate(accept: Option<&str>) -> Self {
         let accept = accept.unwrap_or_default();
         let weight = |media_type: &str| {
@@ -141,7 +140,7 @@ impl Format {
 }
 
 fn quality(parameter: &str) -> Option<f64> {
-    parameter.strip_prefix("q=")?.trim().parse().ok()
+    parameter.strip_prefix(['q', 'Q'])?.strip_prefix('=')?.trim().parse().ok()
 }
 
 const OPEN_METRICS: &str = "application/openmetrics-text";
@@ -200,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc9110_12_5_1_openmetrics_for_who_asks_for_it() {
+    fn rfc9110_12_5_1_openmetrics_if_it_is_preferred() {
         let prometheus = "application/openmetrics-text;version=1.0.0,\
             application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
         assert_eq!(Format::negotiate(Some(prometheus)), Format::OpenMetrics);
@@ -211,6 +210,7 @@ mod tests {
             Some("text/html,application/xhtml+xml,*/*;q=0.8"),
             Some("text/plain;q=0.9, application/openmetrics-text;q=0.5"),
             Some("application/openmetrics-text;q=0"),
+            Some("application/openmetrics-text;Q=0"),
             Some(";;,;q=,"),
         ] {
             assert_eq!(Format::negotiate(other), Format::Prometheus, "{other:?}");

@@ -37,11 +37,11 @@ pub struct TicketReading {
     pub forged: u64,
     /// Sessions of single-use tickets that could not be stored.
     pub sessions_lost: u64,
-    /// Punctured tickets, if this process issues such and has their keys.
+    /// Punctured tickets, if this process issues them.
     pub punctured: Option<PuncturedReading>,
 }
 
-/// State of the tickets that are used up when they are opened.
+/// State of punctured tickets: each can be opened once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PuncturedReading {
     /// Issued, and neither used nor expired.
@@ -50,7 +50,7 @@ pub struct PuncturedReading {
     pub used: u64,
     /// Unused, and expired or given up because of the limit of memory.
     pub lost: [u64; 2],
-    /// The memory of the keys, in bytes.
+    /// Memory of the keys, in bytes.
     pub bytes: u64,
 }
 
@@ -73,7 +73,7 @@ impl Tickets {
         snapshot.push(counter(&REFUSED, vec![REASON], refused));
         snapshot.push(self.age_skew.family());
         snapshot.push(counter(&LOST, Vec::new(), [(None, ring.sessions_lost)]));
-        // Descriptions without series where there are no such tickets.
+        // Without punctured tickets, these metrics have no series.
         let punctured = ring.punctured.as_ref();
         snapshot.push(number(&OUTSTANDING, punctured.map(|tickets| tickets.outstanding)));
         let used = punctured.map(|tickets| (None, tickets.used));
@@ -102,7 +102,7 @@ fn counter(
     Family { description, labels, series: series.collect() }
 }
 
-/// TLS compares whole seconds; the gate allows 10 s, the library 60 s.
+/// TLS compares whole seconds. The gate allows 10 s by default, the TLS library 60 s.
 const SKEW_BOUNDS: &[f64] = &[-60.0, -10.0, -5.0, -2.0, -1.0, 0.0, 1.0, 2.0, 5.0, 10.0, 60.0];
 
 const KEY: LabelInfo = LabelInfo {

@@ -83,14 +83,17 @@ impl Upstreams {
     }
 
     pub(super) fn collect(&self, pools: &[UpstreamReading], snapshot: &mut Snapshot) {
-        let up =
-            |one: &UpstreamServerReading| SeriesValue::Number(f64::from(u8::from(one.healthy)));
+        let up = |server: &UpstreamServerReading| {
+            SeriesValue::Number(f64::from(u8::from(server.healthy)))
+        };
         snapshot.push(of_servers(&UP, pools, up));
-        snapshot.push(of_servers(&ACTIVE, pools, |one| SeriesValue::Number(one.active as f64)));
-        snapshot.push(of_servers(&REQUESTS, pools, |one| SeriesValue::Count(one.requests)));
-        snapshot.push(split(&RESPONSES, STATUS, pools, |one| &one.responses));
-        snapshot.push(split(&FAILURES, REASON, pools, |one| &one.failures));
-        snapshot.push(of_servers(&CONNECTIONS, pools, |one| SeriesValue::Count(one.connections)));
+        snapshot
+            .push(of_servers(&ACTIVE, pools, |server| SeriesValue::Number(server.active as f64)));
+        snapshot.push(of_servers(&REQUESTS, pools, |server| SeriesValue::Count(server.requests)));
+        snapshot.push(of_servers_by(&RESPONSES, STATUS, pools, |server| &server.responses));
+        snapshot.push(of_servers_by(&FAILURES, REASON, pools, |server| &server.failures));
+        snapshot
+            .push(of_servers(&CONNECTIONS, pools, |server| SeriesValue::Count(server.connections)));
         snapshot.push(self.times(pools));
         snapshot.push(of_pools(&RETRIES, pools, |pool| SeriesValue::Count(pool.retries)));
         snapshot.push(of_pools(&DENIED, pools, |pool| SeriesValue::Count(pool.retries_denied)));
@@ -98,7 +101,7 @@ impl Upstreams {
         snapshot.push(of_pools(&REJECTED, pools, |pool| SeriesValue::Count(pool.rejected)));
     }
 
-    /// Of servers that are still configured.
+    /// The response times of servers that are still configured.
     fn times(&self, pools: &[UpstreamReading]) -> Family {
         let times = self.times.read().unwrap_or_else(PoisonError::into_inner);
         let series = servers(pools).filter_map(|(pool, server)| {
@@ -148,8 +151,8 @@ fn of_servers(
     Family { description, labels: vec![POOL, SERVER], series }
 }
 
-/// A counter of servers that is split by one label more.
-fn split(
+/// A counter of servers, split by `label`.
+fn of_servers_by(
     description: &'static Description,
     label: LabelInfo,
     pools: &[UpstreamReading],
@@ -255,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_those_of_servers_that_are_still_there() {
+    fn times_of_removed_servers_are_left_out() {
         let upstreams = Upstreams::default();
         upstreams.observe_response("app", "one", Duration::from_millis(3));
         upstreams.observe_response("app", "one", Duration::from_millis(3));

@@ -69,7 +69,7 @@ impl Exporter {
             counts: counts.clone(),
             metrics,
             started: SystemTime::now(),
-            failing: Failing::default(),
+            failing: FailingSignals::default(),
         };
         let running = tokio::spawn(task.run(incoming, settings.metrics_interval));
         (Self { spans, counts }, running)
@@ -109,15 +109,15 @@ struct Task {
     counts: Arc<Counts>,
     metrics: SnapshotSource,
     started: SystemTime,
-    failing: Failing,
+    failing: FailingSignals,
 }
 
 /// The signals whose last export failed, so that a failure is logged once. A collector may accept
 /// only some signals.
 #[derive(Default)]
-struct Failing(HashSet<&'static str>);
+struct FailingSignals(HashSet<&'static str>);
 
-impl Failing {
+impl FailingSignals {
     /// Notes the result of an export. Returns whether it differs from the last of this signal.
     fn note(&mut self, signal: &'static str, failed: bool) -> bool {
         if failed { self.0.insert(signal) } else { self.0.remove(signal) }
@@ -132,14 +132,15 @@ impl Task {
         // Retries of spans may take longer than an interval.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut waiting = Vec::new();
-        let mut first = None;
+        let mut batch_started: Option<Instant> = None;
         loop {
-            let due = first.map_or_else(|| Instant::now() + NEVER, |first| first + BATCH_DELAY);
+            let due = batch_started
+                .map_or_else(|| Instant::now() + NEVER, |started| started + BATCH_DELAY);
             tokio::select! {
                 message = incoming.recv() => match message {
                     None => break,
                     Some(Message::Span(span)) => {
-                        first.get_or_insert_with(Instant::now);
+                        batch_started.get_or_insert_with(Instant::now);
                         waiting.push(*span);
                         if waiting.len() < MAX_BATCH_SPANS {
                             continue;
@@ -150,7 +151,7 @@ impl Task {
                         if metrics.is_some() {
                             self.send_metrics().await;
                         }
-                        first = None;
+                        batch_started = None;
                         let _ = done.send(());
                         continue;
                     }
@@ -162,7 +163,7 @@ impl Task {
                 }
             }
             self.send_spans(&mut waiting).await;
-            first = None;
+            batch_started = None;
         }
         self.send_spans(&mut waiting).await;
     }
@@ -179,7 +180,7 @@ impl Task {
         counter.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Metrics are sent once: the next export contains what was not accepted.
+    /// Metrics are not retried: the next export contains them too.
     async fn send_metrics(&mut self) {
         let times = (self.started, SystemTime::now());
         let message = messages::metrics(&self.resource, &(self.metrics)(), times);
@@ -240,7 +241,7 @@ mod tests {
 
     #[test]
     fn each_signal_fails_and_recovers_by_itself() {
-        let mut failing = Failing::default();
+        let mut failing = FailingSignals::default();
         let results = [("metrics", true), ("traces", false), ("metrics", true), ("traces", false)];
         let changes = results.map(|(signal, failed)| failing.note(signal, failed));
         assert_eq!(changes, [true, false, false, false]);

@@ -18,7 +18,7 @@ use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span as P
 use crate::metrics::{self, Family, HistogramValue, Kind, Series, Snapshot};
 use crate::otlp::{AttributeValue, Span, SpanKind, SpanStatus};
 
-/// The spans of the service with these attributes.
+/// Builds the message for spans of the service with the attributes `resource`.
 pub(crate) fn traces(resource: &[(String, String)], spans: &[Span]) -> ExportTraceServiceRequest {
     let spans = spans.iter().map(span).collect();
     ExportTraceServiceRequest {
@@ -30,7 +30,7 @@ pub(crate) fn traces(resource: &[(String, String)], spans: &[Span]) -> ExportTra
     }
 }
 
-/// The metrics of the service, counted since `started`.
+/// Builds the message for metrics of the service, counted since `started`.
 pub(crate) fn metrics(
     resource: &[(String, String)],
     snapshot: &Snapshot,
@@ -120,7 +120,11 @@ fn metric(family: &Family, times: (u64, u64)) -> Metric {
             is_monotonic: true,
         }),
         Kind::Histogram => metric::Data::Histogram(Histogram {
-            data_points: family.series.iter().filter_map(|one| histogram(one, times)).collect(),
+            data_points: family
+                .series
+                .iter()
+                .filter_map(|series| histogram(series, times))
+                .collect(),
             aggregation_temporality: cumulative,
         }),
         Kind::Gauge => metric::Data::Gauge(Gauge { data_points: points() }),
@@ -161,8 +165,8 @@ fn histogram(series: &Series, (started, now): (u64, u64)) -> Option<HistogramDat
 /// Returns the sum of observations. OTLP allows none if observations may be negative, because the
 /// sum could decrease.
 fn monotonic_sum(value: &HistogramValue) -> Option<f64> {
-    let falls = value.bounds.first().is_some_and(|bound| *bound < 0.0);
-    (!falls).then_some(value.sum)
+    let may_decrease = value.bounds.first().is_some_and(|bound| *bound < 0.0);
+    (!may_decrease).then_some(value.sum)
 }
 
 fn labels(series: &Series) -> Vec<KeyValue> {
@@ -181,7 +185,7 @@ mod tests {
     use super::*;
     use crate::metrics::Description;
 
-    static DURATION_BOUNDS: Description = Description::histogram("times_seconds", "Times.", "");
+    static TIMES: Description = Description::histogram("times_seconds", "Times.", "");
     static EVENTS: Description = Description::counter("events_total", "Events.", "");
 
     fn times(bounds: &'static [f64], buckets: &[u64]) -> Metric {
@@ -189,7 +193,7 @@ mod tests {
         let value = HistogramValue { bounds, buckets: buckets.to_vec(), sum: 9.5 };
         let labels = vec![("k", Cow::Borrowed("a"))];
         let series = vec![Series { labels, value: metrics::SeriesValue::Histogram(value) }];
-        metric(&Family { description: &DURATION_BOUNDS, labels: Vec::new(), series }, (1, 2))
+        metric(&Family { description: &TIMES, labels: Vec::new(), series }, (1, 2))
     }
 
     fn points(metric: Metric) -> Vec<HistogramDataPoint> {

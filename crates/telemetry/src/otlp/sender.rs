@@ -157,10 +157,10 @@ mod tests {
     }
 
     #[test]
-    fn a_collector_that_wants_no_pause_gets_the_usual_ones() {
-        let (mut asked, mut usual) = (Backoff::new(), Backoff::new());
+    fn a_retry_after_of_zero_does_not_shorten_pauses() {
+        let (mut requested, mut usual) = (Backoff::new(), Backoff::new());
         for _ in 0..7 {
-            let pause = asked.pause(Duration::ZERO, Some(Duration::ZERO), 0.0);
+            let pause = requested.pause(Duration::ZERO, Some(Duration::ZERO), 0.0);
             assert_eq!(pause, usual.pause(Duration::ZERO, None, 0.0));
         }
     }

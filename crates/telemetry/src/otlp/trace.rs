@@ -132,7 +132,7 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// Starts a trace; a share `sampled` (0 to 1) of them is sampled.
+    /// Starts a trace. A share `sampled` (0 to 1) of traces is sampled.
     pub fn new_root(sampled: f64) -> Self {
         let trace = TraceId(random());
         Self { trace, span: SpanId::random(), parent: None, sampled: trace.is_sampled(sampled) }
@@ -161,7 +161,7 @@ impl TraceContext {
         })
     }
 
-    /// Returns the `traceparent` field of a request that `span` forwards.
+    /// Returns the `traceparent` field of a request that is sent within `span`.
     pub fn traceparent(&self, span: SpanId) -> String {
         let flags = if self.sampled { SAMPLED } else { 0 };
         format!("00-{}-{span}-{flags:02x}", self.trace)
@@ -170,10 +170,10 @@ impl TraceContext {
 
 impl TraceId {
     /// The decision depends on the id only, so it is the same on every node.
-    fn is_sampled(self, part: f64) -> bool {
+    fn is_sampled(self, share: f64) -> bool {
         let low = u64::from_be_bytes(self.0[8..].try_into().expect("8 of 16 bytes"));
         // A double represents 53 bits exactly.
-        ((low >> 11) as f64) < part * (1u64 << 53) as f64
+        ((low >> 11) as f64) < share * (1u64 << 53) as f64
     }
 }
 
@@ -287,9 +287,9 @@ mod tests {
     fn the_sampled_share_is_the_configured_one() {
         assert!((0..1000).all(|_| TraceContext::new_root(1.0).sampled));
         assert!((0..1000).all(|_| !TraceContext::new_root(0.0).sampled));
-        let kept = (0..20_000).filter(|_| TraceContext::new_root(0.25).sampled).count();
+        let sampled = (0..20_000).filter(|_| TraceContext::new_root(0.25).sampled).count();
         // Ten standard deviations.
-        assert!((4_390..=5_610).contains(&kept), "{kept} of 20,000");
+        assert!((4_390..=5_610).contains(&sampled), "{sampled} of 20,000");
     }
 
     proptest! {

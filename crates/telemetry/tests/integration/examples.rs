@@ -1,5 +1,5 @@
-//! The alerts, the recording rules and the dashboard of the examples: they are about metrics that
-//! there are, and promtool finds that each alert fires when it should and not when all is well.
+//! The example alerts, recording rules and dashboard use only existing metrics. By promtool, each
+//! alert fires in its scenario, and none when all is well.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -28,7 +28,7 @@ fn promtool(arguments: &[&str]) -> String {
     output
 }
 
-/// Every series name that there is.
+/// The names of all series.
 fn names() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for family in &Metrics::default().snapshot(&Readings::default()).families {
@@ -48,9 +48,7 @@ fn metrics_of(expression: &str) -> impl Iterator<Item = &str> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     let words = expression.split(move |c| !is_name(c));
     words.filter(|word| {
-        ["firstflight_", "firstflight:", "process_"]
-            .iter()
-            .any(|new_root| word.starts_with(new_root))
+        ["firstflight_", "firstflight:", "process_"].iter().any(|prefix| word.starts_with(prefix))
     })
 }
 
@@ -61,7 +59,7 @@ fn alerts() -> Vec<String> {
 }
 
 #[test]
-fn the_rules_and_the_example_configuration_are_good() {
+fn promtool_accepts_the_rules_and_the_configuration() {
     if skipped_without(&["promtool"]) {
         return;
     }
@@ -85,7 +83,7 @@ fn each_alert_fires_in_its_scenario_and_none_when_all_is_well() {
 }
 
 #[test]
-fn rules_ask_for_metrics_that_there_are() {
+fn rules_use_existing_metrics() {
     let names = names();
     let recording = text("prometheus/recording.yml");
     let recorded = recording.lines().filter_map(|line| line.trim().strip_prefix("- record: "));
@@ -107,7 +105,7 @@ fn is_histogram(names: &BTreeSet<String>, name: &str) -> bool {
 }
 
 #[test]
-fn the_dashboard_asks_for_metrics_that_there_are() {
+fn the_dashboard_uses_existing_metrics() {
     let names = names();
     let expressions = expressions();
     assert!(expressions.len() > 40, "{}", expressions.len());
@@ -124,13 +122,13 @@ fn the_dashboard_asks_for_metrics_that_there_are() {
 }
 
 #[test]
-fn the_dashboard_is_as_grafana_wants_it() {
+fn the_dashboard_has_valid_panels() {
     let dashboard = dashboard();
     assert_eq!(dashboard["uid"], "firstflight");
     assert!(dashboard["schemaVersion"].as_u64().unwrap() >= 36);
     let panels = dashboard["panels"].as_array().unwrap();
     let ids = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect::<BTreeSet<_>>();
-    assert_eq!(ids.len(), panels.len(), "ids are there once");
+    assert_eq!(ids.len(), panels.len(), "panel ids are unique");
     let mut taken = BTreeSet::new();
     for panel in panels {
         let place = |name: &str| panel["gridPos"][name].as_u64().unwrap();

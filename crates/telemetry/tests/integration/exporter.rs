@@ -1,4 +1,4 @@
-//! Spans and metrics reach a receiver that speaks the protocol, or are counted as dropped.
+//! Spans and metrics reach a collector, or are counted as dropped.
 
 use std::time::{Duration, SystemTime};
 
@@ -33,29 +33,28 @@ fn span() -> Span {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_span_arrives_as_it_was_and_metrics_beside_it() {
+async fn a_span_arrives_unchanged_with_the_metrics() {
     let collector = Collector::start();
     let exporter = start(&collector, 10);
-    let sent = span();
-    exporter.send(sent.clone());
+    exporter.send(span());
     exporter.flush(Duration::from_secs(10)).await;
     let spans = collector.spans();
-    let [got] = &spans[..] else { panic!("{spans:?}") };
-    assert_eq!(got.name, "tls.handshake");
-    assert_eq!(got.trace_id.len(), 16);
-    assert_ne!(got.parent_span_id, got.span_id);
-    assert_eq!(got.end_time_unix_nano - got.start_time_unix_nano, 3_000_000);
-    assert_eq!(attribute(got, "tls.resumed").as_deref(), Some("true"));
-    assert_eq!(attribute(got, "firstflight.early_data").as_deref(), Some("accepted"));
-    assert_eq!(attribute(got, "http.response.status_code").as_deref(), Some("200"));
-    assert_eq!(got.status.as_ref().map(|status| status.code), Some(2));
+    let [received] = &spans[..] else { panic!("{spans:?}") };
+    assert_eq!(received.name, "tls.handshake");
+    assert_eq!(received.trace_id.len(), 16);
+    assert_ne!(received.parent_span_id, received.span_id);
+    assert_eq!(received.end_time_unix_nano - received.start_time_unix_nano, 3_000_000);
+    assert_eq!(attribute(received, "tls.resumed").as_deref(), Some("true"));
+    assert_eq!(attribute(received, "firstflight.early_data").as_deref(), Some("accepted"));
+    assert_eq!(attribute(received, "http.response.status_code").as_deref(), Some("200"));
+    assert_eq!(received.status.as_ref().map(|status| status.code), Some(2));
     let metrics = collector.metrics();
     assert_eq!(metrics.iter().map(|m| m.name.as_str()).collect::<Vec<_>>(), ["firstflight_x"]);
     assert_eq!(exporter.statistics(), ExporterStatistics { sent: 1, dropped: 0 });
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_is_busy_is_retried() {
+async fn a_busy_collector_is_retried() {
     let collector = Collector::start();
     collector.refuse(&[503, 429]);
     let exporter = start(&collector, 10);
@@ -67,7 +66,7 @@ async fn a_collector_that_is_busy_is_retried() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_never_takes_it_is_not_retried() {
+async fn rejected_spans_are_not_retried() {
     let collector = Collector::start();
     collector.refuse(&[400]);
     let exporter = start(&collector, 10);
@@ -77,7 +76,7 @@ async fn a_collector_that_never_takes_it_is_not_retried() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_the_queue_is_dropped_and_counted() {
+async fn spans_beyond_the_queue_are_dropped_and_counted() {
     let collector = Collector::start();
     // One thread: nothing is taken out of the queue until the test waits.
     let exporter = start(&collector, 5);

@@ -1,4 +1,4 @@
-//! Metrics as scrapers and readers get them, the example alerts and dashboard, and the OTLP export.
+//! Tests of the metrics page, the example alerts and dashboard, and the OTLP export.
 
 mod examples;
 mod exporter;

@@ -1,4 +1,4 @@
-//! The metrics as scrapers and readers meet them.
+//! The metrics page and the reference.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -11,7 +11,7 @@ use firstflight_telemetry::metrics::{
 };
 use firstflight_testkit::{assert_committed, skipped_without};
 
-/// Something of everything.
+/// A snapshot with series of every kind.
 fn full() -> Snapshot {
     let metrics = Metrics::default();
     let labels = (TlsVersion::Tls13, HandshakeKind::Early, Transport::Quic);
@@ -51,7 +51,7 @@ fn names_follow_prometheus_conventions() {
         let description = family.description;
         let name = description.name;
         assert!(description.kind != Kind::Histogram || description.unit().is_some(), "{name}");
-        assert!(names.insert(name), "{name} is there twice");
+        assert!(names.insert(name), "{name} is listed twice");
         assert!(name.starts_with("firstflight_") || name.starts_with("process_"), "{name}");
         assert_eq!(name.ends_with("_total"), description.kind == Kind::Counter, "{name}");
         for text in [description.help, description.advice] {
@@ -59,14 +59,14 @@ fn names_follow_prometheus_conventions() {
         }
         for series in &family.series {
             let labels = series.labels.iter().map(|(name, _)| *name).collect::<Vec<_>>();
-            let announced = family.labels.iter().map(|label| label.name).collect::<Vec<_>>();
-            assert_eq!(labels, announced, "{name}");
+            let described = family.labels.iter().map(|label| label.name).collect::<Vec<_>>();
+            assert_eq!(labels, described, "{name}");
         }
     }
 }
 
 #[test]
-fn promtool_has_nothing_to_say_against_the_page() {
+fn promtool_accepts_the_page() {
     if skipped_without(&["promtool"]) {
         return;
     }

@@ -67,7 +67,7 @@ fn links(text: &str) -> Vec<String> {
     targets.map(|(target, _)| target).filter(local).map(str::to_owned).collect()
 }
 
-/// The names by which links call the headings, as GitHub makes them.
+/// The anchors of the headings, as GitHub makes them.
 fn headings(text: &str) -> HashSet<String> {
     let name = |line: &str| {
         let title = line.trim_start_matches('#').trim().to_lowercase();

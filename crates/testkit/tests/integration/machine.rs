@@ -15,7 +15,7 @@ fn a_machine_boots_installs_and_starts_a_service() {
     assert_eq!(machine.output("cat /proc/1/comm"), "systemd\n");
     machine.output("apt-get install -y redis-server && systemctl is-active redis-server");
     assert_eq!(machine.output("redis-cli ping"), "PONG\n");
-    // The kernel's settings are everybody's.
+    // Kernel settings are shared with the host, so a machine cannot change them.
     assert!(!machine.run("echo 1 >/proc/sys/kernel/printk").status.success());
     assert!(machine.run("ip -brief address show scope global").stdout.is_empty());
 }
@@ -33,7 +33,7 @@ fn machines_on_a_network_know_each_other() {
 }
 
 #[test]
-fn a_shell_remembers_and_stops_at_the_first_failure() {
+fn a_shell_keeps_its_state_and_stops_at_the_first_failure() {
     if skipped_without_root() {
         return;
     }

@@ -1,4 +1,4 @@
-//! The processes of this crate respond, freeze, restart empty, and have ended at the end of a test.
+//! Store processes respond, restart empty, and end when dropped.
 
 use firstflight_testkit::{Cluster, Sentinels, StoreKind, StoreListen, StoreOptions, StoreProcess};
 
@@ -17,17 +17,17 @@ fn a_store_keeps_nothing_over_a_restart() {
 }
 
 #[test]
-fn a_clock_can_be_off() {
+fn the_clock_of_a_store_can_be_off() {
     let store =
         StoreProcess::start(StoreOptions::new(StoreKind::Valkey, StoreListen::Tcp).clock("+1000s"));
     let output = store.cli(&["time"]);
     let seconds: u64 = output.lines().next().unwrap().parse().unwrap();
-    let ours = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
-    assert!(seconds.abs_diff(ours + 1000) < 30, "{seconds} and {ours}");
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    assert!(seconds.abs_diff(now + 1000) < 30, "{seconds} and {now}");
 }
 
 #[test]
-fn sentinels_put_the_replica_in_the_masters_place() {
+fn sentinels_promote_the_replica_when_the_master_dies() {
     let mut all = Sentinels::start();
     all.stores[0].kill();
     all.wait_for_master(1);

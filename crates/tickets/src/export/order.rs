@@ -33,7 +33,7 @@ pub fn haproxy(ring: &Ring, now: UnixTime) -> Zeroizing<String> {
         Some(next) => derive(&next.key),
         None => filler("HAProxy, no key after"),
     });
-    let mut text = room(keys.len());
+    let mut text = text_buffer(keys.len());
     for key in &keys {
         STANDARD.encode_string(key.as_bytes(), &mut text);
         text.push('\n');
@@ -45,7 +45,7 @@ pub fn haproxy(ring: &Ring, now: UnixTime) -> Zeroizing<String> {
 /// is also YAML. Its name is `firstflight_tickets`; the first key seals, all open.
 pub fn envoy(ring: &Ring, now: UnixTime) -> Zeroizing<String> {
     let keys = first_seals(ring, now, "Envoy");
-    let mut text = room(keys.len());
+    let mut text = text_buffer(keys.len());
     text.push_str(
         "{\n  \"resources\": [{\n    \"@type\": \"type.googleapis.com/envoy.extensions.\
          transport_sockets.tls.v3.Secret\",\n    \"name\": \"firstflight_tickets\",\n    \
@@ -72,7 +72,7 @@ fn first_seals(ring: &Ring, now: UnixTime, purpose: &str) -> Vec<ExportedKey> {
         .collect()
 }
 
-/// Allocated at full size: growing would leave copies of secrets in memory.
-fn room(keys: usize) -> Zeroizing<String> {
+/// A text buffer of the full size: growing would leave copies of secrets in memory.
+fn text_buffer(keys: usize) -> Zeroizing<String> {
     Zeroizing::new(String::with_capacity(512 + keys * 160))
 }

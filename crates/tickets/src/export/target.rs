@@ -82,7 +82,8 @@ impl Target {
     /// changed.
     ///
     /// A file is replaced atomically and keeps its mode and owner; a new one has mode 0600. New keys
-    /// of nginx have those of `tickets.conf`, without access for others. A symbolic link stays one.
+    /// of nginx have those of `tickets.conf`, without access for others. Symbolic links are
+    /// followed.
     ///
     /// # Errors
     /// [`TargetError`].
@@ -102,9 +103,9 @@ impl Target {
     /// name.
     fn write_nginx(&self, ring: &Ring, now: UnixTime) -> Result<bool, TargetError> {
         let directory = self.directory()?;
-        let shown = quotable(&directory)?;
-        let main = directory.join(MAIN);
-        let like = fs::metadata(&main).ok();
+        let quoted_directory = quotable(&directory)?;
+        let config = directory.join(CONFIG_FILE);
+        let reference = fs::metadata(&config).ok();
         let mut lines = String::from(
             "# Written by `firstflight keys`. Include it beside ssl_certificate: the first key \
              seals, all open.\n",
@@ -112,13 +113,13 @@ impl Target {
         let mut named = Vec::new();
         let mut changed = false;
         for key in order::nginx(ring, now) {
-            let name = format!("{BEFORE}{}{AFTER}", hex::encode(key.name()));
-            changed |= replace(&directory.join(&name), key.as_bytes(), like.as_ref())?;
+            let name = format!("{KEY_FILE_PREFIX}{}{KEY_FILE_SUFFIX}", hex::encode(key.name()));
+            changed |= replace(&directory.join(&name), key.as_bytes(), reference.as_ref())?;
             // Writing to a String cannot fail.
-            let _ = writeln!(lines, "ssl_session_ticket_key \"{shown}/{name}\";");
+            let _ = writeln!(lines, "ssl_session_ticket_key \"{quoted_directory}/{name}\";");
             named.push(name);
         }
-        changed |= replace(&main, lines.as_bytes(), None)?;
+        changed |= replace(&config, lines.as_bytes(), None)?;
         remove_others(&directory, &named)?;
         Ok(changed)
     }
@@ -136,17 +137,17 @@ impl Target {
 }
 
 /// Replaces a file atomically if its content differs, and keeps its mode and owner. A new one has
-/// mode 0600, or is given to those who may read `like`. Returns whether it was replaced.
-fn replace(path: &Path, bytes: &[u8], like: Option<&Metadata>) -> Result<bool, TargetError> {
+/// mode 0600, or the access of `reference`. Returns whether the file was written.
+fn replace(path: &Path, bytes: &[u8], reference: Option<&Metadata>) -> Result<bool, TargetError> {
     let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let there = fs::metadata(&target).ok();
-    if there.is_some() && fs::read(&target).map(Zeroizing::new).is_ok_and(|old| *old == *bytes) {
+    let existing = fs::metadata(&target).ok();
+    if existing.is_some() && fs::read(&target).map(Zeroizing::new).is_ok_and(|old| *old == *bytes) {
         return Ok(false);
     }
     let write = || -> io::Result<()> {
-        let file = secret_file::prepare(&target, bytes, there.as_ref())?;
-        if let (None, Some(like)) = (&there, like) {
-            give(file.as_file(), like)?;
+        let file = secret_file::prepare(&target, bytes, existing.as_ref())?;
+        if let (None, Some(reference)) = (&existing, reference) {
+            copy_access(file.as_file(), reference)?;
         }
         secret_file::persist(file, &target)
     };
@@ -154,32 +155,33 @@ fn replace(path: &Path, bytes: &[u8], like: Option<&Metadata>) -> Result<bool, T
     Ok(true)
 }
 
-/// Gives a file of secrets to owner and group of another file, with its mode, but without access for
+/// Copies owner, group and mode of another file to a file of secrets, but without access for
 /// others: the other file has no secrets, so everybody may read it.
-fn give(file: &File, like: &Metadata) -> io::Result<()> {
+fn copy_access(file: &File, reference: &Metadata) -> io::Result<()> {
     let own = file.metadata()?;
-    if (own.uid(), own.gid()) != (like.uid(), like.gid()) {
-        fchown(file, Some(like.uid()), Some(like.gid()))?;
+    if (own.uid(), own.gid()) != (reference.uid(), reference.gid()) {
+        fchown(file, Some(reference.uid()), Some(reference.gid()))?;
     }
-    // After the owner: a change of that takes bits away.
-    file.set_permissions(Permissions::from_mode(like.mode() & 0o640))
+    // After the owner, because changing the owner clears mode bits.
+    file.set_permissions(Permissions::from_mode(reference.mode() & 0o640))
 }
 
-/// Removes our keys that are not among `named`: expired keys must not remain on disk.
+/// Removes the key files that are not among `named`: expired keys must not remain on disk.
 fn remove_others(directory: &Path, named: &[String]) -> Result<(), TargetError> {
     let failed = |source| TargetError::Write { path: directory.to_owned(), source };
     for entry in fs::read_dir(directory).map_err(failed)? {
         let name = entry.map_err(failed)?.file_name();
         let Some(name) = name.to_str() else { continue };
-        if is_ours(name) && !named.iter().any(|other| other == name) {
+        if is_key_file(name) && !named.iter().any(|other| other == name) {
             fs::remove_file(directory.join(name)).map_err(failed)?;
         }
     }
     Ok(())
 }
 
-fn is_ours(name: &str) -> bool {
-    let middle = name.strip_prefix(BEFORE).and_then(|rest| rest.strip_suffix(AFTER));
+fn is_key_file(name: &str) -> bool {
+    let middle =
+        name.strip_prefix(KEY_FILE_PREFIX).and_then(|rest| rest.strip_suffix(KEY_FILE_SUFFIX));
     middle.is_some_and(|hex| hex.len() == 32 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
@@ -191,6 +193,6 @@ fn quotable(path: &Path) -> Result<&str, TargetError> {
         .ok_or_else(|| TargetError::Name { path: path.to_owned() })
 }
 
-const MAIN: &str = "tickets.conf";
-const BEFORE: &str = "ticket-";
-const AFTER: &str = ".key";
+const CONFIG_FILE: &str = "tickets.conf";
+const KEY_FILE_PREFIX: &str = "ticket-";
+const KEY_FILE_SUFFIX: &str = ".key";

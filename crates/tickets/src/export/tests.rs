@@ -56,7 +56,7 @@ fn nginx_and_envoy_seal_under_the_first() {
     assert_eq!(for_nginx(&ring(4), UnixTime(350)), order("nginx"));
     assert_eq!(for_envoy(&ring(4), UnixTime(350)), order("Envoy"));
     assert_eq!(for_nginx(&ring(1), UnixTime(350)), [exported(1, "nginx")]);
-    // Two keys may follow: after a rotation shortly before a period's end.
+    // Two keys may follow the current one, after a rotation shortly before a period's end.
     assert_eq!(for_envoy(&ring(4), UnixTime(250)), [2, 3, 4, 1].map(|n| exported(n, "Envoy")));
 }
 
@@ -69,7 +69,7 @@ fn haproxy_seals_under_the_last_but_one() {
 }
 
 #[test]
-fn haproxy_gets_three_keys_where_the_ring_has_fewer() {
+fn haproxy_gets_three_keys_if_the_ring_has_fewer() {
     let current = exported(1, "HAProxy");
     let fresh = for_haproxy(&ring(2), UnixTime(150));
     assert_eq!((fresh.len(), &fresh[1], &fresh[2]), (3, &current, &exported(2, "HAProxy")));
@@ -144,7 +144,7 @@ fn a_file_is_written_once_and_keeps_its_mode() {
     let target = Target::new(Format::Haproxy, &path);
     assert!(target.write(&ring(2), UnixTime(150)).unwrap());
     assert_eq!(mode(&path), 0o600);
-    assert!(!target.write(&ring(2), UnixTime(160)).unwrap(), "the same");
+    assert!(!target.write(&ring(2), UnixTime(160)).unwrap(), "unchanged");
     fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
     assert!(target.write(&ring(2), UnixTime(200)).unwrap(), "the next key has become current");
     assert_eq!(mode(&path), 0o640);
@@ -182,7 +182,7 @@ fn nginx_has_a_directory_without_expired_keys() {
     let keys = listed.iter().map(|file| fs::read(file).unwrap()).collect::<Vec<_>>();
     assert_eq!(keys, for_nginx(&rotated, UnixTime(3850)), "in nginx's order, by absolute names");
     assert_eq!(mode(Path::new(listed[1])), 0o640, "as tickets.conf");
-    assert_eq!(mode(Path::new(listed[2])), 0o600, "as it was");
+    assert_eq!(mode(Path::new(listed[2])), 0o600, "mode kept");
     assert_eq!(
         names(&path).len(),
         listed.len() + 2,

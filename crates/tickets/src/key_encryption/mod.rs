@@ -30,13 +30,13 @@ pub use sealing::{KeyId, SealingKey};
 pub struct KeyEncryption {
     path: PathBuf,
     keys: RwLock<Arc<Keys>>,
-    seen: Mutex<FileState>,
+    file_state: Mutex<FileState>,
 }
 
 /// Why a file of key-encryption keys cannot be used. Messages never contain a key.
 #[derive(Debug, Error)]
 pub enum KeyEncryptionError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error(
         "cannot read key-encryption keys from {}: {reason}; it has to hold what `openssl rand -hex \
          32` prints, the same on all nodes, at mode 600",
@@ -48,7 +48,7 @@ pub enum KeyEncryptionError {
         /// The system's reason.
         reason: String,
     },
-    /// Other users may read or write it.
+    /// Other users may read or write the file.
     #[error(
         "key-encryption keys in {} can be read by others (mode {mode:03o}); run `chmod 600 {}`, \
          or write `defaultMode: 0400` in the Kubernetes volume, or `perms = \"0600\"` in the \
@@ -67,7 +67,7 @@ pub enum KeyEncryptionError {
         /// The file.
         path: PathBuf,
     },
-    /// It cannot be written.
+    /// The file cannot be written.
     #[error("cannot write key-encryption keys to {}: {reason}", path.display())]
     Write {
         /// The file.
@@ -100,24 +100,24 @@ pub struct Unsealed {
 /// Why a record was not opened.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum UnsealError {
-    /// Its key is not in the file.
+    /// The record's key is not in the file.
     #[error(
         "it is sealed under the key-encryption key with id {sealed_under}, and {} holds {held}; \
          put the same keys into that file on all nodes, the one to seal under first",
         path.display()
     )]
     UnknownKey {
-        /// The id of the key that it is sealed under.
+        /// The id of the key that the record is sealed under.
         sealed_under: KeyId,
         /// The file.
         path: PathBuf,
         /// The ids of the keys there.
         held: String,
     },
-    /// It was changed, or moved to another place.
+    /// The record was changed, or moved to another place.
     #[error("it was changed or moved by somebody without the key")]
     Forged,
-    /// It does not have the format of a sealed record.
+    /// The bytes do not have the format of a sealed record.
     #[error("it is not a sealed record")]
     Malformed,
 }
@@ -131,8 +131,8 @@ impl KeyEncryption {
         let path = path.into();
         let (text, _) = read(&path)?;
         let keys = Keys { listed: parse(&path, &text)?, retired: Vec::new() };
-        let seen = Mutex::new(FileState { digest: digest(&text), last_error: None });
-        Ok(Self { path, keys: RwLock::new(Arc::new(keys)), seen })
+        let file_state = Mutex::new(FileState { digest: digest(&text), last_error: None });
+        Ok(Self { path, keys: RwLock::new(Arc::new(keys)), file_state })
     }
 
     /// Returns the path of the file.
@@ -145,21 +145,21 @@ impl KeyEncryption {
     ///
     /// # Errors
     /// If the file cannot be used. The earlier keys stay in use, and the same error is returned
-    /// only once while it lasts.
+    /// only once while it persists.
     pub fn refresh(&self, now: UnixTime) -> Result<bool, KeyEncryptionError> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file_state = self.file_state.lock().unwrap_or_else(PoisonError::into_inner);
         self.drop_expired(now);
-        match self.reread(&mut seen, now) {
+        match self.reread(&mut file_state, now) {
             Ok(changed) => {
-                seen.last_error = None;
+                file_state.last_error = None;
                 Ok(changed)
             }
             Err(error) => {
                 let last_error = Some(error.to_string());
-                if seen.last_error == last_error {
+                if file_state.last_error == last_error {
                     return Ok(false);
                 }
-                seen.last_error = last_error;
+                file_state.last_error = last_error;
                 Err(error)
             }
         }
@@ -202,16 +202,20 @@ impl KeyEncryption {
         Arc::clone(&self.keys.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn reread(&self, seen: &mut FileState, now: UnixTime) -> Result<bool, KeyEncryptionError> {
+    fn reread(
+        &self,
+        file_state: &mut FileState,
+        now: UnixTime,
+    ) -> Result<bool, KeyEncryptionError> {
         let (text, _) = read(&self.path)?;
         let digest = digest(&text);
-        if digest == seen.digest {
+        if digest == file_state.digest {
             return Ok(false);
         }
         let listed = parse(&self.path, &text)?;
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         *keys = Arc::new(keys.replaced_by(listed, now.after(RETIRED_KEY_LIFETIME)));
-        seen.digest = digest;
+        file_state.digest = digest;
         Ok(true)
     }
 
@@ -221,16 +225,16 @@ impl KeyEncryption {
             return;
         }
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
-        let mut left = (**keys).clone();
-        left.retired.retain(|(_, until)| *until > now);
-        *keys = Arc::new(left);
+        let mut remaining = (**keys).clone();
+        remaining.retired.retain(|(_, until)| *until > now);
+        *keys = Arc::new(remaining);
     }
 }
 
 /// The keys in use.
 #[derive(Debug, Clone)]
 struct Keys {
-    /// Those in the file; never empty.
+    /// Keys in the file; never empty.
     listed: Vec<SealingKey>,
     /// Keys that were removed from the file, and until when they open.
     retired: Vec<(SealingKey, UnixTime)>,

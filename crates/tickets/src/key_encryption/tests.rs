@@ -22,11 +22,11 @@ fn later(seconds: u64) -> UnixTime {
 fn file_of(text: &str) -> (TempDir, PathBuf) {
     let directory = TempDir::new().expect("a temporary directory");
     let path = directory.path().join("kek");
-    put(&path, text);
+    write_file(&path, text);
     (directory, path)
 }
 
-fn put(path: &Path, text: &str) {
+fn write_file(path: &Path, text: &str) {
     fs::write(path, text).expect("written");
     fs::set_permissions(path, Permissions::from_mode(0o600)).expect("its mode set");
 }
@@ -102,7 +102,7 @@ fn a_replaced_file_is_read_and_the_old_key_opens_for_ten_minutes() {
     assert!(!keys.refresh(NOW).unwrap());
     // As a vault's agent does: a new file replaces the old one.
     let next = directory.path().join("next");
-    put(&next, HEX);
+    write_file(&next, HEX);
     fs::rename(next, keys.path()).unwrap();
     assert!(keys.refresh(NOW).unwrap());
     assert!(!keys.refresh(NOW).unwrap());
@@ -114,9 +114,9 @@ fn a_replaced_file_is_read_and_the_old_key_opens_for_ten_minutes() {
     keys.refresh(later(600)).unwrap();
     assert!(matches!(open(&keys, &old), Err(UnsealError::UnknownKey { .. })));
     // A key that is back in the file opens again.
-    put(keys.path(), &format!("{HEX}\n{OTHER}"));
+    write_file(keys.path(), &format!("{HEX}\n{OTHER}"));
     keys.refresh(later(601)).unwrap();
-    put(keys.path(), &format!("{OTHER}\n{THIRD}"));
+    write_file(keys.path(), &format!("{OTHER}\n{THIRD}"));
     keys.refresh(later(602)).unwrap();
     keys.refresh(later(10_000)).unwrap();
     assert_eq!(open(&keys, &old), Ok(true));
@@ -128,7 +128,7 @@ fn a_kubernetes_volume_is_followed_through_its_links() {
     let at = |name: &str| directory.path().join(name);
     for (folder, key) in [("..1", OTHER), ("..2", HEX)] {
         fs::create_dir(at(folder)).unwrap();
-        put(&at(folder).join("kek"), key);
+        write_file(&at(folder).join("kek"), key);
     }
     symlink("..1", at("..data")).unwrap();
     symlink("..data/kek", at("kek")).unwrap();
@@ -146,7 +146,7 @@ fn after_an_invalid_replacement_the_old_keys_stay_and_the_error_is_returned_once
     let record = keys.seal(b"secret", PLACE);
     let broken = [("no key", 0o600), ("", 0o600), (HEX, 0o644)];
     for (text, mode) in broken {
-        put(keys.path(), text);
+        write_file(keys.path(), text);
         fs::set_permissions(keys.path(), Permissions::from_mode(mode)).unwrap();
         assert!(keys.refresh(NOW).is_err(), "{text}");
         assert!(!keys.refresh(NOW).unwrap(), "{text}");
@@ -155,7 +155,7 @@ fn after_an_invalid_replacement_the_old_keys_stay_and_the_error_is_returned_once
     fs::remove_file(keys.path()).unwrap();
     assert!(matches!(keys.refresh(NOW), Err(KeyEncryptionError::Read { .. })));
     assert!(!keys.refresh(NOW).unwrap());
-    put(keys.path(), HEX);
+    write_file(keys.path(), HEX);
     assert!(!keys.refresh(NOW).unwrap(), "the same keys");
     fs::remove_file(keys.path()).unwrap();
     assert!(keys.refresh(NOW).is_err(), "the error is returned again after a valid file");

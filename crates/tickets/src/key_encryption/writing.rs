@@ -16,7 +16,7 @@ impl KeyEncryption {
     /// # Errors
     /// If the path exists, or cannot be written.
     pub fn write_new(path: &Path) -> Result<KeyId, KeyEncryptionError> {
-        let key = fresh();
+        let key = generate();
         let file = secret_file::prepare(path, text_of(&[&key]).as_bytes(), None);
         let file = file.map_err(|error| write_error(path, &error))?;
         secret_file::persist_new(file, path).map_err(|error| match error.kind() {
@@ -36,7 +36,7 @@ impl KeyEncryption {
         let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let (text, metadata) = read(&target)?;
         let listed = parse(&target, &text)?;
-        let key = fresh();
+        let key = generate();
         let text = text_of(&[&key, &listed[0]]);
         secret_file::prepare(&target, text.as_bytes(), Some(&metadata))
             .and_then(|file| secret_file::persist(file, &target))
@@ -45,7 +45,7 @@ impl KeyEncryption {
     }
 }
 
-fn fresh() -> SealingKey {
+fn generate() -> SealingKey {
     let mut secret = Zeroizing::new([0; SECRET_BYTES]);
     fill_random(secret.as_mut());
     SealingKey::new(secret)

@@ -11,7 +11,7 @@
 //! current only after [`SharedKeys::PROPAGATION_DELAY`], so that every node has it when the first
 //! one seals under it.
 //!
-//! [`SharedKeys`] decides what to read and to offer; the caller does it.
+//! [`SharedKeys`] decides what to read and to write; the caller accesses the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -112,7 +112,7 @@ impl SharedKeys {
             let slot = Slot(start);
             if is_missing(slot) && self.held.iter().all(|held| held.slot != slot) {
                 let not_before = UnixTime(start).max(now.after(Self::PROPAGATION_DELAY));
-                offers.push(self.offer(slot, fresh(not_before), now));
+                offers.push(self.offer(slot, generate(not_before), now));
             }
         }
         offers
@@ -127,23 +127,22 @@ impl SharedKeys {
         if let Some(first) = self.held.first() {
             at = at.max(first.key.not_before.after(SECOND));
         }
-        // The slot must not be that of a period, which has or will have another key, nor a taken
-        // one.
-        let taken = |at: UnixTime| {
+        // The slot must be unused, and not a period's start, which has or will have another key.
+        let is_taken = |at: UnixTime| {
             at.0.is_multiple_of(self.period()) || self.held.iter().any(|held| held.slot.0 == at.0)
         };
-        while taken(at) {
+        while is_taken(at) {
             at = at.after(SECOND);
         }
-        self.offer(Slot(at.0), fresh(at), now)
+        self.offer(Slot(at.0), generate(at), now)
     }
 
-    /// With a [`rotation`](Self::rotation) at `from`: another key for the next period, replacing the
-    /// existing one, because the ring may have been stolen together with its next key. Returns `None`
-    /// if the next period starts before `from`.
+    /// A new key for the next period, replacing the existing one. Needed with a
+    /// [`rotation`](Self::rotation) at `from`, because the ring may have been stolen together with
+    /// its next key. Returns `None` if the next period does not start after `from`.
     pub fn replacement(&self, from: UnixTime, now: UnixTime) -> Option<KeyOffer> {
         let slot = Slot((now.0 - now.0 % self.period()).saturating_add(self.period()));
-        (slot.0 > from.0).then(|| self.offer(slot, fresh(UnixTime(slot.0)), now))
+        (slot.0 > from.0).then(|| self.offer(slot, generate(UnixTime(slot.0)), now))
     }
 
     /// Returns the key known for `slot`.
@@ -155,16 +154,16 @@ impl SharedKeys {
     /// Returns how long the store has to keep `key` from `now` on: until its last ticket has
     /// expired, and a little longer because clocks differ.
     pub fn lifetime_of(&self, key: &DatedKey, now: UnixTime) -> Duration {
-        let later = self.held.iter().map(|held| held.key.not_before);
-        let successor = later.filter(|time| *time > key.not_before).min();
+        let times = self.held.iter().map(|held| held.key.not_before);
+        let successor = times.filter(|time| *time > key.not_before).min();
         // The next period's key is its successor at the latest.
         let from = key.not_before.max(now);
-        let rest = self.period() - from.0 % self.period();
+        let until_next_period = self.period() - from.0 % self.period();
         let end = successor
-            .unwrap_or_else(|| from.after(Duration::from_secs(rest)))
+            .unwrap_or_else(|| from.after(Duration::from_secs(until_next_period)))
             .after(self.schedule.lifetime());
         // A node with a clock that is years off may have dated a key.
-        Duration::from_secs(end.0.saturating_sub(now.0)).min(MAX_ROTATION) + MARGIN
+        Duration::from_secs(end.0.saturating_sub(now.0)).min(MAX_RECORD_LIFETIME) + LIFETIME_MARGIN
     }
 
     /// The ring of all known keys, or `None` if there are none.
@@ -198,15 +197,16 @@ impl SharedKeys {
     }
 }
 
-fn fresh(not_before: UnixTime) -> DatedKey {
+fn generate(not_before: UnixTime) -> DatedKey {
     DatedKey { key: TicketKey::random(), not_before }
 }
 
-/// How much longer than its last ticket a record is kept.
-const MARGIN: Duration = Duration::from_secs(300);
+/// How much longer a record is kept than the key's last ticket lives.
+const LIFETIME_MARGIN: Duration = Duration::from_secs(300);
 
-/// Maximum rotation: two rotations and a lifetime of seven days each.
-const MAX_ROTATION: Duration = Duration::from_secs(21 * 24 * 3600);
+/// The longest lifetime of a record that a schedule can require: two rotations and a ticket
+/// lifetime of seven days each.
+const MAX_RECORD_LIFETIME: Duration = Duration::from_secs(21 * 24 * 3600);
 
 const SECOND: Duration = Duration::from_secs(1);
 

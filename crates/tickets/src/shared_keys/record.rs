@@ -11,7 +11,7 @@ use crate::key_encryption::{KeyEncryption, UnsealError};
 use crate::ring::DatedKey;
 use crate::schedule::UnixTime;
 
-/// The place of a key in the store, in seconds since 1970: the start of its period, or the
+/// The position of a key in the store, in seconds since 1970: the start of its period, or the
 /// requested start of an extra key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(pub u64);
@@ -22,14 +22,14 @@ impl fmt::Display for Slot {
     }
 }
 
-/// An entry of the store's list of keys, `SLOT-NAME_BYTES`. Because it contains the name, a node
+/// An entry of the store's list of keys, `SLOT-NAME`. Because it contains the name, a node
 /// notices at once that a slot has a different key than it knows, as after a store has restarted
 /// empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyEntry {
     /// The slot of the key.
     pub slot: Slot,
-    /// Its name.
+    /// The name of the key.
     pub name: [u8; 16],
 }
 
@@ -67,7 +67,7 @@ pub struct KeyRecords {
 /// A record without a usable key.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RecordError {
-    /// It cannot be opened.
+    /// The record cannot be opened.
     #[error("the ticket key {slot} in the store cannot be read: {why}")]
     Sealed {
         /// The slot.
@@ -75,7 +75,7 @@ pub enum RecordError {
         /// The reason.
         why: UnsealError,
     },
-    /// Its content has an unknown format.
+    /// The record's content has an unknown format.
     #[error(
         "the ticket key {0} in the store is of another version of firstflight; run the same \
          version on all nodes"

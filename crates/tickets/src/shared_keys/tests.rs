@@ -25,7 +25,11 @@ fn entries(slots: &[u64]) -> BTreeSet<KeyEntry> {
 }
 
 /// Stores all offers.
-fn settle(keys: &mut SharedKeys, present: &mut BTreeSet<KeyEntry>, now: UnixTime) -> Vec<KeyOffer> {
+fn store_offers(
+    keys: &mut SharedKeys,
+    present: &mut BTreeSet<KeyEntry>,
+    now: UnixTime,
+) -> Vec<KeyOffer> {
     let offers = keys.offers(present, now);
     for offer in &offers {
         present.insert(KeyEntry { slot: offer.slot, name: *offer.key.key.name() });
@@ -39,15 +43,16 @@ fn the_first_node_offers_this_period_and_the_next() {
     let (mut keys, mut present) = (keys(), BTreeSet::new());
     assert_eq!(keys.ring(), None);
     let now = START.after(seconds(100));
-    let offers = settle(&mut keys, &mut present, now);
-    let places: Vec<_> = offers.iter().map(|offer| (offer.slot.0, offer.key.not_before)).collect();
+    let offers = store_offers(&mut keys, &mut present, now);
+    let slots_and_times: Vec<_> =
+        offers.iter().map(|offer| (offer.slot.0, offer.key.not_before)).collect();
     let next = START.0 + HOUR;
-    // Late: current once every node can have it.
+    // This period's key is late: it becomes current once every node can have it.
     assert_eq!(
-        places,
+        slots_and_times,
         [(START.0, now.after(SharedKeys::PROPAGATION_DELAY)), (next, UnixTime(next))]
     );
-    assert_eq!(offers[1].lifetime, seconds(2 * HOUR - 100 + 2 * HOUR) + MARGIN);
+    assert_eq!(offers[1].lifetime, seconds(2 * HOUR - 100 + 2 * HOUR) + LIFETIME_MARGIN);
     assert_eq!(keys.offers(&present, now), []);
     // Sealing starts at once, because there is no other key.
     assert_eq!(keys.ring().unwrap().current(now).key, offers[0].key.key);
@@ -56,27 +61,27 @@ fn the_first_node_offers_this_period_and_the_next() {
 #[test]
 fn the_next_periods_key_is_offered_a_whole_period_ahead() {
     let (mut keys, mut present) = (keys(), BTreeSet::new());
-    settle(&mut keys, &mut present, START);
+    store_offers(&mut keys, &mut present, START);
     assert_eq!(keys.offers(&present, UnixTime(START.0 + HOUR - 1)), []);
-    let offers = settle(&mut keys, &mut present, START.after(seconds(HOUR)));
-    let places: Vec<_> =
+    let offers = store_offers(&mut keys, &mut present, START.after(seconds(HOUR)));
+    let slots_and_times: Vec<_> =
         offers.iter().map(|offer| (offer.slot.0, offer.key.not_before.0)).collect();
-    assert_eq!(places, [(START.0 + 2 * HOUR, START.0 + 2 * HOUR)]);
+    assert_eq!(slots_and_times, [(START.0 + 2 * HOUR, START.0 + 2 * HOUR)]);
 }
 
 #[test]
-fn what_the_store_has_lost_is_offered_again_as_it_was() {
+fn keys_that_the_store_has_lost_are_offered_again_unchanged() {
     let (mut keys, mut present) = (keys(), BTreeSet::new());
-    settle(&mut keys, &mut present, START);
-    settle(&mut keys, &mut present, START.after(seconds(HOUR)));
+    store_offers(&mut keys, &mut present, START);
+    store_offers(&mut keys, &mut present, START.after(seconds(HOUR)));
     let ring = keys.ring();
     present.clear();
     let now = START.after(seconds(HOUR + 5));
-    let again = settle(&mut keys, &mut present, now);
+    let again = store_offers(&mut keys, &mut present, now);
     assert_eq!(again.len(), 3);
     assert_eq!(
         again[0].lifetime,
-        seconds(2 * HOUR - 5) + MARGIN,
+        seconds(2 * HOUR - 5) + LIFETIME_MARGIN,
         "until its last ticket has expired"
     );
     assert_eq!(keys.ring(), ring);
@@ -86,7 +91,7 @@ fn what_the_store_has_lost_is_offered_again_as_it_was() {
 fn a_key_is_dropped_when_its_last_ticket_has_expired() {
     let (mut keys, mut present) = (keys(), BTreeSet::new());
     for hour in 0..10 {
-        settle(&mut keys, &mut present, START.after(seconds(hour * HOUR)));
+        store_offers(&mut keys, &mut present, START.after(seconds(hour * HOUR)));
     }
     let now = START.after(seconds(9 * HOUR));
     keys.drop_dead(now);
@@ -98,11 +103,11 @@ fn a_key_is_dropped_when_its_last_ticket_has_expired() {
 #[test]
 fn an_extra_rotation_lasts_until_the_next_period() {
     let (mut keys, mut present) = (keys(), BTreeSet::new());
-    settle(&mut keys, &mut present, START);
+    store_offers(&mut keys, &mut present, START);
     let now = START.after(seconds(600));
     let offer = keys.rotation(now);
     assert_eq!(offer.key.not_before, now.after(SharedKeys::PROPAGATION_DELAY));
-    assert_eq!(offer.lifetime, seconds(HOUR - 600 + 2 * HOUR) + MARGIN);
+    assert_eq!(offer.lifetime, seconds(HOUR - 600 + 2 * HOUR) + LIFETIME_MARGIN);
     keys.adopt(offer.slot, offer.key.clone(), now);
     let ring = keys.ring().unwrap();
     let current = |now: UnixTime| ring.current(now).key.clone();
@@ -110,7 +115,7 @@ fn an_extra_rotation_lasts_until_the_next_period() {
     assert_eq!(current(now.after(SharedKeys::PROPAGATION_DELAY)), offer.key.key);
     assert_eq!(current(UnixTime(START.0 + HOUR - 1)), offer.key.key);
     assert_ne!(current(START.after(seconds(HOUR))), offer.key.key);
-    // Another one at once, and one at the start of a period.
+    // Another rotation at once, and one that would fall on the start of a period.
     assert_ne!(keys.rotation(now).slot, offer.slot);
     let before = UnixTime(START.0 + HOUR - SharedKeys::PROPAGATION_DELAY.as_secs());
     assert_eq!(keys.rotation(before).slot, Slot(START.0 + HOUR + 1));
@@ -122,7 +127,7 @@ fn a_rotation_does_not_overtake_the_first_key_of_all() {
     for ahead in 0..7 {
         let (mut keys, mut present) = (keys(), BTreeSet::new());
         let now = START.after(seconds(100));
-        settle(&mut keys, &mut present, now.after(seconds(ahead)));
+        store_offers(&mut keys, &mut present, now.after(seconds(ahead)));
         let first = keys.ring().unwrap().current(now).clone();
         let offer = keys.rotation(now);
         keys.adopt(offer.slot, offer.key.clone(), now);
@@ -133,7 +138,7 @@ fn a_rotation_does_not_overtake_the_first_key_of_all() {
 }
 
 #[test]
-fn two_keys_for_the_same_second_have_one_order_everywhere() {
+fn two_keys_for_the_same_second_have_the_same_order_on_all_nodes() {
     let key =
         |name: u8| DatedKey { key: TicketKey::new([name; 16], [name; 32]), not_before: START };
     let ring = |order: [u8; 3]| {
@@ -150,8 +155,8 @@ fn two_keys_for_the_same_second_have_one_order_everywhere() {
 #[test]
 fn another_key_in_a_slot_replaces_the_known_one() {
     let (mut keys, mut present) = (keys(), BTreeSet::new());
-    let offers = settle(&mut keys, &mut present, START);
-    let other = fresh(offers[1].key.not_before);
+    let offers = store_offers(&mut keys, &mut present, START);
+    let other = generate(offers[1].key.not_before);
     keys.adopt(offers[1].slot, other.clone(), START);
     let ring = keys.ring().unwrap();
     assert_eq!(ring.keys(), [offers[0].key.clone(), other]);
@@ -206,7 +211,7 @@ fn a_record_opens_in_its_cluster_and_slot_only() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its mode set");
     let open = || KeyEncryption::open(&path).expect("a key");
     let (records, others) = (KeyRecords::new(open(), "one"), KeyRecords::new(open(), "two"));
-    let key = fresh(START);
+    let key = generate(START);
     let record = records.seal(Slot(5), &key);
     assert_eq!(records.open(Slot(5), &record), Ok((key, true)));
     let forged = |slot| Err(RecordError::Sealed { slot, why: UnsealError::Forged });

@@ -1,5 +1,5 @@
-//! A server's connection until its early data is decided: nothing is sent before, and what was
-//! read is enough to start again.
+//! A server's connection before its early data is accepted or refused: it sends nothing, and can
+//! restart the handshake from the bytes that it has read.
 
 use std::io;
 use std::pin::Pin;
@@ -18,20 +18,20 @@ use tokio::io::{
 
 use crate::support::{Opens, Setup};
 
-/// A server's socket that counts what is written, and reads at most so much at a time.
-struct Watched {
+/// A server's socket that counts written bytes, and reads at most `max_read` bytes at a time.
+struct CountingSocket {
     io: DuplexStream,
     written: Arc<AtomicUsize>,
-    at_once: usize,
+    max_read: usize,
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for CountingSocket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let mut space = vec![0; self.at_once.min(buffer.remaining())];
+        let mut space = vec![0; self.max_read.min(buffer.remaining())];
         let mut part = ReadBuf::new(&mut space);
         let read = Pin::new(&mut self.io).poll_read(cx, &mut part);
         buffer.put_slice(part.filled());
@@ -39,7 +39,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for CountingSocket {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -58,14 +58,14 @@ impl AsyncWrite for Watched {
     }
 }
 
-/// A client that has sent its first flight, and the server's socket with the count of what it
-/// wrote.
+/// A client that has sent its first flight, and the server's socket with its count of written
+/// bytes.
 async fn first_flight(
     setup: &Setup,
     session: Session,
     records: &[Vec<u8>],
-    at_once: usize,
-) -> (TlsStream<DuplexStream>, Watched, Arc<AtomicUsize>) {
+    max_read: usize,
+) -> (TlsStream<DuplexStream>, CountingSocket, Arc<AtomicUsize>) {
     let (client_io, io) = duplex(1 << 20);
     let offer =
         ConnectOptions { host: "localhost".into(), session: Some(session), early_data: true };
@@ -75,18 +75,18 @@ async fn first_flight(
     }
     client.flush().await.unwrap();
     let written = Arc::new(AtomicUsize::new(0));
-    (client, Watched { io, written: written.clone(), at_once }, written)
+    (client, CountingSocket { io, written: written.clone(), max_read }, written)
 }
 
-/// Refuses the early data of a connection that offers some; returns both ends after the request
-/// was sent again and got a response.
-async fn refused(
+/// Refuses the early data of a connection that offers some. Returns both ends after the request
+/// was sent again and got a response, and the request that the server read.
+async fn refuse_early_data(
     acceptor: &Acceptor,
     client: TlsStream<DuplexStream>,
-    socket: Watched,
+    socket: CountingSocket,
     written: &AtomicUsize,
     request: usize,
-) -> (TlsStream<DuplexStream>, TlsStream<Watched>, Vec<u8>) {
+) -> (TlsStream<DuplexStream>, TlsStream<CountingSocket>, Vec<u8>) {
     let mut accepting = Accepting::new(acceptor, socket, true).unwrap();
     let mut step = accepting.advance().await.unwrap();
     if let AcceptState::NeedsSession(ticket) = step {
@@ -125,11 +125,11 @@ fn runtime() -> tokio::runtime::Runtime {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    // A first flight as Fast Open, small segments or a burst deliver it, in one record or many.
+    // First flights in one record or many, delivered in small segments or in a burst.
     #[test]
-    fn rfc8446_4_2_10_a_refusal_decided_late_is_like_one_decided_beforehand(
+    fn rfc8446_4_2_10_early_data_can_be_refused_after_the_client_hello_was_processed(
         records in prop::collection::vec(1_usize..1800, 1..8),
-        at_once in prop_oneof![Just(1_usize), 2_usize..600, Just(1400), Just(1 << 20)],
+        max_read in prop_oneof![Just(1_usize), 2_usize..600, Just(1400), Just(1 << 20)],
     ) {
         let records: Vec<Vec<u8>> =
             records.iter().enumerate().map(|(i, length)| vec![i as u8; *length]).collect();
@@ -138,10 +138,10 @@ proptest! {
         runtime().block_on(async {
             let setup = Setup::default();
             let (client, socket, written) =
-                first_flight(&setup, setup.session(), &records, at_once).await;
+                first_flight(&setup, setup.session(), &records, max_read).await;
             let (mut client, server, got) =
-                refused(&setup.acceptor(), client, socket, &written, request.len()).await;
-            assert!(got == request, "once, whole, after the handshake");
+                refuse_early_data(&setup.acceptor(), client, socket, &written, request.len()).await;
+            assert!(got == request, "received once and complete, after the handshake");
             assert_eq!(client.facts().early_data, EarlyData::Refused);
             let facts = server.facts();
             assert!(facts.resumed);
@@ -224,7 +224,7 @@ async fn a_looked_up_session_is_resumed_like_one_in_its_ticket() {
         first_flight(&setup, session, &[b"PING".to_vec()], 1 << 20).await;
     let mut accepting = Accepting::new(&setup.acceptor(), socket, true).unwrap();
     let AcceptState::NeedsSession(ticket) = accepting.advance().await.unwrap() else {
-        panic!("the session is elsewhere");
+        panic!("the session has to be looked up");
     };
     accepting.provide_session(OpenedTicket::Session(ticket[1..].to_vec()));
     assert_eq!(accepting.advance().await.unwrap(), AcceptState::EarlyData);
@@ -241,7 +241,8 @@ async fn a_looked_up_session_is_still_resumed_after_its_early_data_is_refused() 
     let session = Setup::default().session();
     let (client, socket, written) =
         first_flight(&setup, session, &[b"PING".to_vec()], 1 << 20).await;
-    let (client, server, got) = refused(&setup.acceptor(), client, socket, &written, 4).await;
+    let (client, server, got) =
+        refuse_early_data(&setup.acceptor(), client, socket, &written, 4).await;
     assert_eq!(got, b"PING");
     assert!(server.facts().resumed && client.facts().resumed);
 }
@@ -262,11 +263,11 @@ async fn rfc5077_3_4_a_failed_lookup_leads_to_a_full_handshake_in_every_version_
             let mut accepting = Accepting::new(&setup.acceptor(), server_io, true).unwrap();
             let server = async {
                 let AcceptState::NeedsSession(ticket) = accepting.advance().await.unwrap() else {
-                    panic!("the session is elsewhere");
+                    panic!("the session has to be looked up");
                 };
                 accepting.provide_session(match resumed {
                     true => OpenedTicket::Session(ticket[1..].to_vec()),
-                    // A second detour is none.
+                    // A second `NeedsLookup` counts as not found.
                     false => OpenedTicket::NeedsLookup(ticket),
                 });
                 assert_eq!(accepting.advance().await.unwrap(), AcceptState::Complete);
@@ -304,15 +305,15 @@ async fn accept_without_a_lookup_makes_a_full_handshake() {
 }
 
 /// Sends four bytes back.
-async fn echo(server: &mut TlsStream<Watched>) {
+async fn echo(server: &mut TlsStream<CountingSocket>) {
     let mut ping = [0; 4];
     server.read_exact(&mut ping).await.unwrap();
     server.write_all(&ping).await.unwrap();
     server.flush().await.unwrap();
 }
 
-/// A byte a record: six times the length, for a server that keeps what it hears.
-fn chopped(handshake: &[u8]) -> Vec<u8> {
+/// Puts each byte into a record of its own, so that a server has to buffer six times the length.
+fn one_byte_records(handshake: &[u8]) -> Vec<u8> {
     handshake.iter().flat_map(|byte| [22, 3, 1, 0, 1, *byte]).collect()
 }
 
@@ -320,10 +321,10 @@ fn chopped(handshake: &[u8]) -> Vec<u8> {
 async fn the_buffer_for_a_client_hello_is_bounded() {
     let setup = Setup::default();
     let (mut client, io) = duplex(1 << 20);
-    // A ClientHello of 16,000 bytes to come, and 6,000 of it: 36 KB as they are sent.
+    // The first 6,000 bytes of a ClientHello of 16,000 bytes: 36 KB in records of one byte.
     let hello = [&[1, 0, 0x3e, 0x80][..], &[0; 6_000]].concat();
-    client.write_all(&chopped(&hello)).await.unwrap();
-    let socket = Watched { io, written: Arc::default(), at_once: 1 << 20 };
+    client.write_all(&one_byte_records(&hello)).await.unwrap();
+    let socket = CountingSocket { io, written: Arc::default(), max_read: 1 << 20 };
     let mut accepting = Accepting::new(&setup.acceptor(), socket, true).unwrap();
     let error = accepting.advance().await.unwrap_err();
     assert!(error.to_string().contains("too many records"), "{error}");
@@ -332,21 +333,21 @@ async fn the_buffer_for_a_client_hello_is_bounded() {
 #[tokio::test]
 async fn a_client_hello_in_records_of_one_byte_is_accepted() {
     let setup = Setup::default();
-    let (client, server) = duplex(1 << 20);
+    let (client_io, mut relay_in) = duplex(1 << 20);
     let offer = ConnectOptions {
         host: "localhost".into(),
         session: Some(setup.session()),
         early_data: true,
     };
-    let mut stream = TlsStream::connect(&setup.connector(), client, &offer).await.unwrap();
-    stream.flush().await.unwrap();
-    let (mut from, mut to) = (server, duplex(1 << 20));
-    let mut sent = vec![0; 1 << 16];
-    let count = from.read(&mut sent).await.unwrap();
-    let length = 5 + usize::from(u16::from_be_bytes([sent[3], sent[4]]));
-    to.0.write_all(&chopped(&sent[5..length])).await.unwrap();
-    to.0.write_all(&sent[length..count]).await.unwrap();
-    let socket = Watched { io: to.1, written: Arc::default(), at_once: 1 << 20 };
+    let mut client = TlsStream::connect(&setup.connector(), client_io, &offer).await.unwrap();
+    client.flush().await.unwrap();
+    let mut flight = vec![0; 1 << 16];
+    let count = relay_in.read(&mut flight).await.unwrap();
+    let length = 5 + usize::from(u16::from_be_bytes([flight[3], flight[4]]));
+    let (mut relay_out, io) = duplex(1 << 20);
+    relay_out.write_all(&one_byte_records(&flight[5..length])).await.unwrap();
+    relay_out.write_all(&flight[length..count]).await.unwrap();
+    let socket = CountingSocket { io, written: Arc::default(), max_read: 1 << 20 };
     let mut accepting = Accepting::new(&setup.acceptor(), socket, true).unwrap();
     assert_eq!(accepting.advance().await.unwrap(), AcceptState::EarlyData);
 }

@@ -40,7 +40,7 @@ fn rfc8737_3_a_client_that_offers_only_acme_tls_gets_the_challenge_certificate()
     for version in [Version::Tls12, Version::Tls13] {
         let authority = Setup { max: version, ..authority.clone() };
         let mut pair = Pair::between(&authority, &server, None, false);
-        // Its trust is the response's certificate alone, so this is what it was shown.
+        // The authority trusts only the challenge certificate, so the server has sent that one.
         pair.complete();
         assert_eq!(pair.server.facts().alpn.as_deref(), Some(ACME_TLS_ALPN), "{version}");
         assert_eq!(pair.client.facts().alpn.as_deref(), Some(ACME_TLS_ALPN), "{version}");

@@ -1,4 +1,4 @@
-//! Ciphers of TLS 1.2: which are accepted, whose order counts, and what HTTP/2 may be spoken under.
+//! TLS 1.2 ciphers: which are accepted, whose order decides, and which allow HTTP/2.
 
 use firstflight_tls::{CipherPolicy, CipherPreference, Progress, Version};
 
@@ -16,8 +16,8 @@ fn with(setup: &Setup, ciphers: &str) -> Setup {
     Setup { ciphers, ..setup.clone() }
 }
 
-/// What a client that offers these ends up with.
-fn chosen(server: &Setup, ciphers: &str) -> (&'static str, Option<Vec<u8>>) {
+/// The cipher and protocol that are negotiated with a client that offers these ciphers.
+fn negotiated(server: &Setup, ciphers: &str) -> (&'static str, Option<Vec<u8>>) {
     let mut pair = Pair::between(&with(server, ciphers), server, None, false);
     pair.complete();
     let facts = pair.server.facts();
@@ -44,19 +44,19 @@ fn the_default_ciphers_have_forward_secrecy_and_aead() {
 
 #[test]
 fn older_ciphers_need_a_list_or_an_older_version() {
-    assert!(chosen(&with(&tls12(), &format!("{GCM}:{CBC}")), CBC).0.contains("CBC"));
+    assert!(negotiated(&with(&tls12(), &format!("{GCM}:{CBC}")), CBC).0.contains("CBC"));
     let server = Setup { min: Version::Tls10, ..tls12() };
-    assert!(chosen(&server, CBC).0.contains("CBC"));
-    assert!(chosen(&server, &format!("{CBC}:{GCM}")).0.contains("GCM"), "but come last");
+    assert!(negotiated(&server, CBC).0.contains("CBC"));
+    assert!(negotiated(&server, &format!("{CBC}:{GCM}")).0.contains("GCM"), "but come last");
 }
 
 #[test]
 fn the_servers_cipher_order_decides_unless_configured_otherwise() {
     let server = with(&tls12(), &format!("{GCM}:{CBC}"));
     let offer = format!("{CBC}:{GCM}");
-    assert!(chosen(&server, &offer).0.contains("GCM"));
+    assert!(negotiated(&server, &offer).0.contains("GCM"));
     let server = Setup { preference: CipherPreference::Client, ..server };
-    assert!(chosen(&server, &offer).0.contains("CBC"));
+    assert!(negotiated(&server, &offer).0.contains("CBC"));
 }
 
 #[test]
@@ -73,11 +73,11 @@ fn the_clients_group_order_decides_in_tls13() {
 fn rfc9113_appendix_a_http2_is_not_selected_with_prohibited_ciphers() {
     let alpn = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     let server = with(&Setup { alpn, ..tls12() }, &format!("{GCM}:{CBC}"));
-    assert_eq!(chosen(&server, GCM).1.as_deref(), Some(&b"h2"[..]));
-    assert_eq!(chosen(&server, CBC).1.as_deref(), Some(&b"http/1.1"[..]));
+    assert_eq!(negotiated(&server, GCM).1.as_deref(), Some(&b"h2"[..]));
+    assert_eq!(negotiated(&server, CBC).1.as_deref(), Some(&b"http/1.1"[..]));
     let server = Setup { max: Version::Tls13, ..server };
-    assert_eq!(chosen(&server, CBC).1.as_deref(), Some(&b"h2"[..]), "that is TLS 1.3");
-    // Nothing else is offered.
+    assert_eq!(negotiated(&server, CBC).1.as_deref(), Some(&b"h2"[..]), "that is TLS 1.3");
+    // The client offers HTTP/2 only.
     let only = Setup { alpn: vec![b"h2".to_vec()], max: Version::Tls12, ..server.clone() };
     let mut pair = Pair::between(&with(&only, CBC), &server, None, false);
     assert_eq!(pair.client.handshake().unwrap(), Progress::NeedsInput);

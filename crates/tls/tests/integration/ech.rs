@@ -11,9 +11,9 @@ use rcgen::{CertificateParams, DnType, KeyPair};
 
 use crate::support::{Pair, Setup, server_read};
 
-/// A server with certificates for `cover.test`, the public name, and `hidden.test`, and these keys. The
-/// client knows the configuration of the last.
-fn hidden(directory: &Path, keys: &[&EchKey], known: &EchKey) -> Setup {
+/// A server with certificates for `cover.test`, the public name, and `hidden.test`, and with these
+/// ECH keys. The client knows the configuration of `known`.
+fn ech_setup(directory: &Path, keys: &[&EchKey], known: &EchKey) -> Setup {
     let mut pems = String::new();
     let mut entries = ["cover.test", "hidden.test"].map(|name| {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -48,7 +48,7 @@ fn contains(bytes: &[u8], name: &str) -> bool {
 fn rfc9849_the_server_name_is_visible_to_the_server_only() {
     let directory = tempfile::tempdir().unwrap();
     let key = EchKey::generate("cover.test").unwrap();
-    let setup = hidden(directory.path(), &[&key], &key);
+    let setup = ech_setup(directory.path(), &[&key], &key);
     let mut pair = Pair::new(&setup, None, false);
     let _ = pair.client.handshake().unwrap();
     let sent = pair.client.outgoing().to_vec();
@@ -73,8 +73,8 @@ fn early_flight(setup: &Setup) -> (Pair, Vec<u8>) {
     (pair, flight)
 }
 
-/// The flight that a server accepts early data of, if it does.
-fn accepted(setup: &Setup, bytes: &[u8]) -> Option<OfferedFlight> {
+/// The recorded flight, if a server accepts its early data.
+fn accepted_flight(setup: &Setup, bytes: &[u8]) -> Option<OfferedFlight> {
     let mut server = setup.acceptor().connection(true).unwrap();
     server.feed(bytes);
     let _ = server.handshake();
@@ -85,7 +85,7 @@ fn accepted(setup: &Setup, bytes: &[u8]) -> Option<OfferedFlight> {
 fn early_data_is_accepted_with_an_encrypted_client_hello() {
     let directory = tempfile::tempdir().unwrap();
     let key = EchKey::generate("cover.test").unwrap();
-    let setup = hidden(directory.path(), &[&key], &key);
+    let setup = ech_setup(directory.path(), &[&key], &key);
     let (mut pair, flight) = early_flight(&setup);
     assert!(!contains(&flight, "hidden.test"));
     pair.client_to_server();
@@ -97,23 +97,23 @@ fn early_data_is_accepted_with_an_encrypted_client_hello() {
     assert!(facts.ech_accepted && facts.resumed);
     // Without the key, the same flight is a ClientHello to the public name, without early data.
     let without = Setup { ech: None, ..setup };
-    assert_eq!(accepted(&without, &flight), None);
+    assert_eq!(accepted_flight(&without, &flight), None);
 }
 
 /// The flight's identity is what stops replays (RFC 8446 section 8.2), so an attacker who does not know
 /// the inner ClientHello must not be able to change it.
 #[test]
-fn no_change_of_an_encrypted_flight_makes_it_another_one() {
+fn an_encrypted_flight_with_a_changed_byte_is_refused_or_has_the_same_digest() {
     let directory = tempfile::tempdir().unwrap();
     let key = EchKey::generate("cover.test").unwrap();
-    let setup = hidden(directory.path(), &[&key], &key);
+    let setup = ech_setup(directory.path(), &[&key], &key);
     let (_, flight) = early_flight(&setup);
-    let original = accepted(&setup, &flight).expect("accepted").digest;
+    let original = accepted_flight(&setup, &flight).expect("accepted").digest;
     let length = 5 + usize::from(u16::from_be_bytes([flight[3], flight[4]]));
     for at in 0..length {
         let mut changed = flight.clone();
         changed[at] ^= 1;
-        if let Some(accepted) = accepted(&setup, &changed) {
+        if let Some(accepted) = accepted_flight(&setup, &changed) {
             assert_eq!(accepted.digest, original, "byte {at}");
         }
     }
@@ -127,21 +127,21 @@ fn rfc9849_6_1_6_outdated_configurations_are_replaced() {
         TlsError::EchRejected { retry_configs } => retry_configs,
         other => panic!("{other}"),
     };
-    let outdated = hidden(directory.path(), &[&new], &old);
+    let outdated = ech_setup(directory.path(), &[&new], &old);
     let configs = rejected(&outdated).expect("the present configuration");
     assert_eq!(STANDARD.encode(&configs), new.config_list());
     let mut pair = Pair::new(&Setup { ech_configs: Some(configs), ..outdated }, None, false);
     pair.complete();
     assert!(pair.server.facts().ech_accepted);
     // A key that is no longer published still decrypts.
-    let mut pair = Pair::new(&hidden(directory.path(), &[&new, &old], &old), None, false);
+    let mut pair = Pair::new(&ech_setup(directory.path(), &[&new, &old], &old), None, false);
     pair.complete();
     assert!(pair.server.facts().ech_accepted);
-    // A server without keys, and one that is not the public name's.
-    assert_eq!(rejected(&hidden(directory.path(), &[], &old)), None);
+    // A server without keys; then one that has no certificate for the public name.
+    assert_eq!(rejected(&ech_setup(directory.path(), &[], &old)), None);
     let elsewhere = EchKey::generate("elsewhere.test").unwrap();
-    let error = Pair::new(&hidden(directory.path(), &[&new], &elsewhere), None, false);
-    let error = { error }.fails_on_client();
+    let mut pair = Pair::new(&ech_setup(directory.path(), &[&new], &elsewhere), None, false);
+    let error = pair.fails_on_client();
     assert!(matches!(error, TlsError::Certificate(_)), "{error}");
 }
 

@@ -1,4 +1,4 @@
-//! Certificates by name, what a ticket of one name is worth under another, and whose ciphers count.
+//! Certificates by server name, tickets under another name, and whose cipher order decides.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ fn sites(directory: &Path, sites: &[&[&str]]) -> Setup {
     Setup { identities: Identities::new(first, entries).unwrap(), ..Setup::default() }
 }
 
-fn calling(setup: &Setup, host: &str) -> Setup {
+fn with_host(setup: &Setup, host: &str) -> Setup {
     Setup { host: host.to_owned(), ..setup.clone() }
 }
 
@@ -40,7 +40,7 @@ fn rfc6066_3_the_server_name_selects_the_certificate_in_every_version() {
                 min: version,
                 max: version,
                 trust: trust(number),
-                ..calling(&sites, host)
+                ..with_host(&sites, host)
             };
             Pair::new(&setup(file), None, false).complete();
             let error = Pair::new(&setup(1 - file), None, false).fails_on_client();
@@ -55,7 +55,7 @@ fn rfc8879_a_client_verifies_a_compressed_certificate() {
     let sites = sites(directory.path(), &[&["one.test"], &["two.test"]]);
     let trust = |number: u8| Trust::File(directory.path().join(format!("{number}.pem")));
     let setup =
-        |number| Setup { compression: true, trust: trust(number), ..calling(&sites, "one.test") };
+        |number| Setup { compression: true, trust: trust(number), ..with_host(&sites, "one.test") };
     Pair::new(&setup(0), None, false).complete();
     let error = Pair::new(&setup(1), None, false).fails_on_client();
     assert!(matches!(error, TlsError::Certificate(_)), "{error}");
@@ -67,9 +67,9 @@ fn an_unknown_or_missing_name_gets_the_first_certificate() {
     let sites = sites(directory.path(), &[&["one.test"], &["two.test"]]);
     let first = Trust::File(directory.path().join("0.pem"));
     for host in ["three.test", "192.0.2.1", "a.two.test"] {
-        let setup = Setup { trust: first.clone(), ..calling(&sites, host) };
+        let setup = Setup { trust: first.clone(), ..with_host(&sites, host) };
         let error = Pair::new(&setup, None, false).fails_on_client();
-        // Trusted, and for another name: that it is the first's.
+        // The certificate is trusted but for another name, so it is the first one.
         let message = error.to_string().to_lowercase();
         assert!(
             message.contains("hostname mismatch") || message.contains("ip address"),
@@ -86,17 +86,17 @@ fn rfc8446_4_6_1_a_ticket_is_valid_only_for_the_site_that_issued_it() {
     let directory = tempfile::tempdir().unwrap();
     let sites = sites(directory.path(), &[&["one.test", "www.one.test"], &["two.test"]]);
     for version in [Version::Tls12, Version::Tls13] {
-        let setup = Setup { min: version, max: version, ..calling(&sites, "one.test") };
+        let setup = Setup { min: version, max: version, ..with_host(&sites, "one.test") };
         for (host, resumed) in [("www.one.test", true), ("unknown.test", true), ("two.test", false)]
         {
-            let mut pair = Pair::new(&calling(&setup, host), Some(setup.session()), false);
+            let mut pair = Pair::new(&with_host(&setup, host), Some(setup.session()), false);
             pair.complete();
             assert_eq!(pair.server.facts().resumed, resumed, "{version} {host}");
         }
-        let session = calling(&setup, "two.test").session();
-        let mut back = Pair::new(&setup, Some(session), false);
-        back.complete();
-        assert!(!back.server.facts().resumed, "{version}: from the second to the first");
+        let session = with_host(&setup, "two.test").session();
+        let mut pair = Pair::new(&setup, Some(session), false);
+        pair.complete();
+        assert!(!pair.server.facts().resumed, "{version}: from the second to the first");
     }
 }
 
@@ -104,11 +104,11 @@ fn rfc8446_4_6_1_a_ticket_is_valid_only_for_the_site_that_issued_it() {
 fn early_data_with_another_sites_ticket_is_refused_and_sent_again() {
     let directory = tempfile::tempdir().unwrap();
     let sites = sites(directory.path(), &[&["one.test", "www.one.test"], &["two.test"]]);
-    let session = || calling(&sites, "one.test").session();
+    let session = || with_host(&sites, "one.test").session();
     for (host, early_data) in
         [("www.one.test", EarlyData::Accepted), ("two.test", EarlyData::Refused)]
     {
-        let mut pair = Pair::new(&calling(&sites, host), Some(session()), true);
+        let mut pair = Pair::new(&with_host(&sites, host), Some(session()), true);
         pair.client.handshake().unwrap();
         assert_eq!(pair.client.write(b"GET").unwrap(), Progress::Done(3));
         pair.client_to_server();
@@ -122,7 +122,7 @@ fn early_data_with_another_sites_ticket_is_refused_and_sent_again() {
                 "{host}"
             );
             pair.complete();
-            assert_eq!(server_read(&mut pair.server).unwrap(), b"GET", "once, after it");
+            assert_eq!(server_read(&mut pair.server).unwrap(), b"GET", "once, after the handshake");
         }
     }
 }
@@ -131,7 +131,7 @@ fn early_data_with_another_sites_ticket_is_refused_and_sent_again() {
 fn a_connection_that_refuses_early_data_does_so_for_every_name() {
     let directory = tempfile::tempdir().unwrap();
     let sites = sites(directory.path(), &[&["one.test"], &["two.test"]]);
-    let setup = Setup { decline: true, ..calling(&sites, "two.test") };
+    let setup = Setup { decline: true, ..with_host(&sites, "two.test") };
     let mut pair = Pair::new(&setup, Some(setup.session()), true);
     pair.complete();
     assert!(pair.server.facts().resumed);
@@ -168,12 +168,16 @@ fn the_clients_cipher_order_decides_among_equals() {
     let with_aes = cfg!(target_arch = "x86_64") && std::is_x86_feature_detected!("aes");
     for preference in [CipherPreference::Client, CipherPreference::Hardware] {
         // Without AES instructions ChaCha20 comes first for everybody.
-        let theirs = preference == CipherPreference::Client || with_aes;
+        let client_decides = preference == CipherPreference::Client || with_aes;
         for (version, aes, chacha) in
             [(Version::Tls13, aes, chacha), (Version::Tls12, aes_1_2, chacha_1_2)]
         {
             assert!(chosen(preference, version, chacha).contains("CHACHA20"), "{version}");
-            assert_eq!(chosen(preference, version, aes).contains("AES_128"), theirs, "{version}");
+            assert_eq!(
+                chosen(preference, version, aes).contains("AES_128"),
+                client_decides,
+                "{version}"
+            );
         }
     }
 }

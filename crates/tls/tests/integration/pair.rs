@@ -1,4 +1,4 @@
-//! A client and a server of ours, joined by two buffers: what one sends, the other is fed.
+//! A client and a server, connected in memory.
 
 use firstflight_tls::{
     EarlyData, EarlyDataReason, KeyLogLines, MAX_EARLY_DATA, Progress, Session, SteadyClock,
@@ -59,7 +59,7 @@ fn the_skew_of_an_offer_comes_with_the_time_of_its_measurement() {
     let measured_at = |pair: &Pair| pair.server.facts().offered_flight.unwrap().measured_at;
     let measured = measured_at(&pair);
     assert!((before..=after).contains(&measured), "{before} {measured} {after}");
-    // It is not that of the client's Finished, which may come much later.
+    // The client's Finished, which may come much later, does not change it.
     pair.complete();
     assert_eq!(measured_at(&pair), measured);
 }
@@ -152,16 +152,16 @@ fn refused_and_sent_again(pair: &mut Pair) {
 #[test]
 fn rfc8446_4_2_11_1_the_stated_ticket_age_is_never_too_large() {
     let setup = Setup::default();
-    // Around the turn of a second is where whole seconds say one too many.
+    // Ages in whole seconds are a second too large around the turn of a second.
     for _ in 0..3 {
-        let until = |part: i64| {
+        let sleep_until = |part: i64| {
             let wait = (part - SteadyClock::unix_micros()).rem_euclid(1_000_000);
             std::thread::sleep(Duration::from_micros(wait as u64));
         };
-        until(950_000);
+        sleep_until(950_000);
         let issued = SteadyClock::unix_micros();
         let session = setup.session();
-        until(0);
+        sleep_until(0);
         let mut pair = Pair::new(&setup, Some(session), true);
         pair.complete();
         assert_eq!(pair.client.facts().early_data, EarlyData::Accepted);
@@ -288,7 +288,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_bytes_are_an_error_or_a_wait(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
+    fn any_bytes_never_complete_a_handshake(
+        bytes in proptest::collection::vec(any::<u8>(), 0..2000),
+    ) {
         let mut pair = Pair::new(&Setup::default(), None, false);
         pair.server.feed(&bytes);
         prop_assert!(!matches!(pair.server.handshake(), Ok(Progress::Done(()))));
@@ -302,12 +304,12 @@ proptest! {
         pair.client.write(b"GET").unwrap();
         let mut flight = pair.client.outgoing().to_vec();
         let at = at % flight.len();
-        // The minor number of the first record's version says nothing (RFC 8446 section 5.1).
+        // The minor version of the first record is ignored (RFC 8446 section 5.1).
         prop_assume!(at != 2);
         flight[at] ^= flip;
         pair.server.feed(&flight);
         if let Ok(Progress::Done(())) = pair.server.handshake() {
-            // The hello came through unharmed, so the wrong byte is in the early data.
+            // The ClientHello is intact, so the wrong byte is in the early data.
             let mut buffer = [0; 64];
             let read = pair.server.read(&mut buffer);
             prop_assert!(!matches!(read, Ok(Progress::Done(_))), "byte {at} wrong: {buffer:?}");

@@ -1,4 +1,4 @@
-//! The stream on an in-memory socket: what leaves together, what the reader is told, how it ends.
+//! The stream on an in-memory socket: what leaves in one write, early and later reads, closing.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,9 +15,9 @@ use tokio::io::{
 use crate::support::Setup;
 
 /// Counts the writes that reach the socket.
-struct Counting(DuplexStream, Arc<AtomicUsize>);
+struct CountingSocket(DuplexStream, Arc<AtomicUsize>);
 
-impl AsyncRead for Counting {
+impl AsyncRead for CountingSocket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -27,7 +27,7 @@ impl AsyncRead for Counting {
     }
 }
 
-impl AsyncWrite for Counting {
+impl AsyncWrite for CountingSocket {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -46,14 +46,14 @@ impl AsyncWrite for Counting {
     }
 }
 
-fn counted() -> (Counting, Counting, Arc<AtomicUsize>, Arc<AtomicUsize>) {
+fn counting_pair() -> (CountingSocket, CountingSocket, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     let (a, b) = duplex(1 << 20);
-    let (of_a, of_b) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    (Counting(a, of_a.clone()), Counting(b, of_b.clone()), of_a, of_b)
+    let (writes_a, writes_b) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    (CountingSocket(a, writes_a.clone()), CountingSocket(b, writes_b.clone()), writes_a, writes_b)
 }
 
 /// A client that has sent `PING` as early data.
-async fn early_ping(setup: &Setup, io: Counting) -> TlsStream<Counting> {
+async fn early_ping(setup: &Setup, io: CountingSocket) -> TlsStream<CountingSocket> {
     let offer = early_offer(setup);
     let mut client = TlsStream::connect(&setup.connector(), io, &offer).await.unwrap();
     client.write_all(b"PING").await.unwrap();
@@ -68,7 +68,7 @@ fn early_offer(setup: &Setup) -> ConnectOptions {
 #[tokio::test]
 async fn client_hello_and_request_leave_in_one_write_and_so_do_flight_and_response() {
     let setup = Setup::default();
-    let (client_io, server_io, client_writes, server_writes) = counted();
+    let (client_io, server_io, client_writes, server_writes) = counting_pair();
     let (connector, acceptor) = (setup.connector(), setup.acceptor());
     let mut client = TlsStream::connect(&connector, client_io, &early_offer(&setup)).await.unwrap();
     assert_eq!(client_writes.load(Ordering::SeqCst), 0);
@@ -94,7 +94,7 @@ async fn client_hello_and_request_leave_in_one_write_and_so_do_flight_and_respon
 #[tokio::test]
 async fn a_library_that_reads_before_it_responds_does_not_send_the_flight_alone() {
     let setup = Setup::default();
-    let (client_io, server_io, _, server_writes) = counted();
+    let (client_io, server_io, _, server_writes) = counting_pair();
     let acceptor = setup.acceptor();
     let mut client = early_ping(&setup, client_io).await;
     let (mut io, driver) =
@@ -126,7 +126,7 @@ async fn a_library_that_reads_before_it_responds_does_not_send_the_flight_alone(
 #[tokio::test]
 async fn early_and_later_bytes_are_never_mixed_and_the_reader_yields_between() {
     let setup = Setup::default();
-    let (client_io, server_io, ..) = counted();
+    let (client_io, server_io, ..) = counting_pair();
     let (connector, acceptor) = (setup.connector(), setup.acceptor());
     let mut client = TlsStream::connect(&connector, client_io, &early_offer(&setup)).await.unwrap();
     client.write_all(b"early").await.unwrap();
@@ -143,16 +143,16 @@ async fn early_and_later_bytes_are_never_mixed_and_the_reader_yields_between() {
     assert_eq!(server.read(&mut buffer).await.unwrap(), 5);
     assert_eq!(&buffer[..5], b"early");
     assert!(server.reading_early(), "a request parsed now was early, though Finished is here");
-    let mut gave_way = false;
+    let mut yielded = false;
     let count = poll_fn(|cx| {
         let mut read = ReadBuf::new(&mut buffer);
         let poll = pin!(&mut server).poll_read(cx, &mut read);
-        gave_way |= poll.is_pending();
+        yielded |= poll.is_pending();
         poll.map(|done| done.map(|()| read.filled().len()))
     })
     .await
     .unwrap();
-    assert!(gave_way);
+    assert!(yielded);
     assert_eq!(&buffer[..count], b"later");
     assert!(!server.reading_early());
 }
@@ -160,7 +160,7 @@ async fn early_and_later_bytes_are_never_mixed_and_the_reader_yields_between() {
 #[tokio::test]
 async fn the_driver_completes_the_handshake_while_nobody_reads_or_writes() {
     let setup = Setup::default();
-    let (client_io, server_io, ..) = counted();
+    let (client_io, server_io, ..) = counting_pair();
     let (connector, acceptor) = (setup.connector(), setup.acceptor());
     let mut client = TlsStream::connect(&connector, client_io, &early_offer(&setup)).await.unwrap();
     client.write_all(&[1; 10_000]).await.unwrap();
@@ -182,7 +182,7 @@ async fn the_driver_completes_the_handshake_while_nobody_reads_or_writes() {
 #[tokio::test]
 async fn buffered_flushes_leave_in_one_write_when_the_driver_sends() {
     let setup = Setup::default();
-    let (client_io, server_io, _, server_writes) = counted();
+    let (client_io, server_io, _, server_writes) = counting_pair();
     let acceptor = setup.acceptor();
     let mut client = early_ping(&setup, client_io).await;
     let (mut io, driver) =
@@ -205,7 +205,7 @@ async fn buffered_flushes_leave_in_one_write_when_the_driver_sends() {
 #[tokio::test]
 async fn closing_after_an_early_response_reads_to_finished_and_sends_close_notify() {
     let setup = Setup::default();
-    let (client_io, server_io, ..) = counted();
+    let (client_io, server_io, ..) = counting_pair();
     let acceptor = setup.acceptor();
     let mut client = early_ping(&setup, client_io).await;
     let server = async {
@@ -225,7 +225,7 @@ async fn closing_after_an_early_response_reads_to_finished_and_sends_close_notif
 #[tokio::test]
 async fn a_close_notify_with_the_finished_completes_the_handshake() {
     let setup = Setup::default();
-    let (client_io, server_io, ..) = counted();
+    let (client_io, server_io, ..) = counting_pair();
     let acceptor = setup.acceptor();
     let mut client = early_ping(&setup, client_io).await;
     let mut server = TlsStream::accept(&acceptor, server_io, true).await.unwrap();
@@ -242,7 +242,7 @@ async fn a_close_notify_with_the_finished_completes_the_handshake() {
 #[tokio::test]
 async fn an_end_without_close_notify_is_an_error() {
     let setup = Setup::default();
-    let (client_io, server_io, ..) = counted();
+    let (client_io, server_io, ..) = counting_pair();
     let (connector, acceptor) = (setup.connector(), setup.acceptor());
     let offer = ConnectOptions { host: "localhost".into(), ..ConnectOptions::default() };
     let client = async {
@@ -259,7 +259,7 @@ async fn an_end_without_close_notify_is_an_error() {
 
 #[tokio::test]
 async fn a_megabyte_of_noise_gives_one_clear_error_and_an_alert() {
-    let (mut noisy, server_io, _, server_writes) = counted();
+    let (mut noisy, server_io, _, server_writes) = counting_pair();
     let acceptor = Setup::default().acceptor();
     let noise: Vec<u8> =
         (0..1_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();

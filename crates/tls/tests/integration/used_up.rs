@@ -1,4 +1,4 @@
-//! Tickets that are used up when their client has proved that it knows their secret.
+//! Single-use tickets: used up once their client has proved that it knows their secret.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
 use crate::support::Setup;
 
-/// Hides nothing, and remembers which tickets are used up.
+/// Does not encrypt tickets, and remembers which are used up.
 #[derive(Default)]
 struct OnceSealer {
     used: Mutex<HashSet<Vec<u8>>>,
@@ -23,7 +23,7 @@ struct OnceSealer {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Event {
-    /// Another connection uses it.
+    /// Another connection uses the ticket.
     Use,
     /// Another process gets the keys.
     HandOver,
@@ -140,9 +140,9 @@ async fn a_ticket_is_used_up_although_early_data_is_refused() {
     assert_eq!(sealer.used.lock().unwrap().len(), 2);
 }
 
-/// Both have read the ticket before one of them uses it up.
+/// Both connections have read the ticket before one of them uses it up.
 #[tokio::test]
-async fn of_two_connections_at_the_same_time_the_slower_makes_a_full_handshake() {
+async fn of_two_concurrent_connections_with_a_ticket_the_slower_makes_a_full_handshake() {
     for early_data in [true, false] {
         let (sealer, setup) = setup();
         let session = setup.session();
@@ -157,7 +157,7 @@ async fn of_two_connections_at_the_same_time_the_slower_makes_a_full_handshake()
         };
         let facts = respond(accepting, client).await;
         assert_eq!((facts.resumed, facts.early_data_reason), (false, why));
-        // Nor does a later one.
+        // A later connection does not resume it either.
         let (client, io) = first_flight(&setup, session).await;
         let mut accepting = Accepting::new(&setup.acceptor(), io, early_data).unwrap();
         assert_eq!(accepting.advance().await.unwrap(), AcceptState::TicketUsed);
@@ -165,7 +165,7 @@ async fn of_two_connections_at_the_same_time_the_slower_makes_a_full_handshake()
     }
 }
 
-/// Another process has got the keys since the ticket was read: it decides.
+/// Another process has taken over the keys since the ticket was read, so that process decides.
 #[tokio::test]
 async fn keys_that_are_handed_over_meanwhile_lead_to_a_lookup() {
     let (sealer, setup) = setup();
@@ -182,8 +182,8 @@ async fn keys_that_are_handed_over_meanwhile_lead_to_a_lookup() {
     assert!(sealer.used.lock().unwrap().is_empty());
 }
 
-/// Somebody has seen a ticket on the wire, and does not know its secret. Where the session is not
-/// resumed, because the server has other ciphers, BoringSSL does not verify the binder.
+/// An attacker has seen a ticket on the wire, but does not know its secret. BoringSSL does not
+/// verify the binder if the session is not resumed because the server has other ciphers.
 #[tokio::test]
 async fn rfc8446_4_2_11_2_only_a_valid_binder_uses_a_ticket_up() {
     for (ciphers, resumed) in [(None, true), (Some("TLS_CHACHA20_POLY1305_SHA256"), false)] {
@@ -210,7 +210,7 @@ async fn rfc8446_4_2_11_2_only_a_valid_binder_uses_a_ticket_up() {
             let mut accepting = Accepting::new(&setup.acceptor(), io, true).unwrap();
             let advanced = tokio::select! {
                 advanced = accepting.advance() => Some(advanced),
-                // It waits for the client.
+                // The server waits for the client.
                 () = tokio::time::sleep(Duration::from_millis(200)) => None,
             };
             match (resumed, valid) {
@@ -239,17 +239,17 @@ async fn rfc8446_8_a_refused_flight_with_an_invalid_record_uses_its_ticket_up() 
             let session = setup.session();
             let client = setup.connector();
             setup.ciphers.groups = groups.map(str::to_owned);
-            let mut io = send(&client, session, last).await;
-            let accepting = Accepting::new(&setup.acceptor(), io.1, early_data).unwrap();
-            end(accepting).await;
+            let (mut client_io, io) = send_first_flight(&client, session, last).await;
+            let accepting = Accepting::new(&setup.acceptor(), io, early_data).unwrap();
+            run_until_error(accepting).await;
             assert_eq!(sealer.used.lock().unwrap().len(), 1, "{groups:?}, {last:?}");
             let mut flight = Vec::new();
-            io.0.read_to_end(&mut flight).await.unwrap();
+            client_io.read_to_end(&mut flight).await.unwrap();
         }
     }
 }
 
-/// Its ticket is of a session that is not resumed, and another connection uses it at the same time.
+/// The flight's session is not resumed, and another connection uses its ticket at the same time.
 #[tokio::test]
 async fn nothing_is_sent_twice_if_an_invalid_record_follows_a_lost_ticket() {
     let (sealer, mut setup) = setup();
@@ -257,8 +257,8 @@ async fn nothing_is_sent_twice_if_an_invalid_record_follows_a_lost_ticket() {
     let client = setup.connector();
     setup.ciphers.tls13_ciphers = Some("TLS_CHACHA20_POLY1305_SHA256".to_owned());
     *sealer.between.lock().unwrap() = Some(Event::Use);
-    let (mut client, io) = send(&client, session, &[23, 9, 9, 0, 0]).await;
-    end(Accepting::new(&setup.acceptor(), io, true).unwrap()).await;
+    let (mut client, io) = send_first_flight(&client, session, &[23, 9, 9, 0, 0]).await;
+    run_until_error(Accepting::new(&setup.acceptor(), io, true).unwrap()).await;
     let mut sent = Vec::new();
     client.read_to_end(&mut sent).await.unwrap();
     let is_server_hello = |record: &[u8]| record.first() == Some(&22) && record.get(5) == Some(&2);
@@ -272,8 +272,12 @@ async fn nothing_is_sent_twice_if_an_invalid_record_follows_a_lost_ticket() {
     assert!(hellos <= 1, "{hellos}");
 }
 
-/// Sends a first flight and these bytes at once, and no more. Returns both ends.
-async fn send(client: &Connector, session: Session, last: &[u8]) -> (DuplexStream, DuplexStream) {
+/// Sends a ClientHello and these last bytes at once, then EOF. Returns both ends.
+async fn send_first_flight(
+    client: &Connector,
+    session: Session,
+    last: &[u8],
+) -> (DuplexStream, DuplexStream) {
     let offer =
         ConnectOptions { host: "localhost".into(), session: Some(session), early_data: true };
     let mut client = client.connection(&offer).unwrap();
@@ -287,8 +291,8 @@ async fn send(client: &Connector, session: Session, last: &[u8]) -> (DuplexStrea
     (client_io, io)
 }
 
-/// Runs a handshake that fails or is closed, and closes the connection.
-async fn end(mut accepting: Accepting<DuplexStream>) {
+/// Runs a handshake that fails or is closed, and drops the connection.
+async fn run_until_error(mut accepting: Accepting<DuplexStream>) {
     loop {
         match accepting.advance().await {
             Ok(AcceptState::TicketUsed) => {}

@@ -18,7 +18,7 @@ use crate::pool::{pool, send};
 /// The start of a server's preface.
 const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
 
-/// For the first stream, which has been opened: GOAWAY of no stream, or RST_STREAM.
+/// Frames that end the first stream: a GOAWAY that excludes it, or RST_STREAM.
 const GOAWAY: &[u8] = b"\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\0";
 const REFUSED: &[u8] = b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\x07";
 const INTERNAL_ERROR: &[u8] = b"\0\0\x04\x03\0\0\0\0\x01\0\0\0\x02";
@@ -40,7 +40,7 @@ async fn refuse(mut stream: TcpStream, frame: &[u8]) {
 }
 
 #[tokio::test]
-async fn rfc9113_8_7_what_the_server_has_not_processed_goes_elsewhere() {
+async fn rfc9113_8_7_an_unprocessed_request_is_retried_on_another_server() {
     for (frame, method, body, retried) in [
         (REFUSED, "POST", "", true),
         (GOAWAY, "DELETE", "", true),
@@ -58,9 +58,9 @@ async fn rfc9113_8_7_what_the_server_has_not_processed_goes_elsewhere() {
     }
 }
 
-/// The only server of a pool restarts, or permits a connection no further request.
+/// The only server of a pool restarts, or permits no further request on a connection.
 #[tokio::test]
-async fn rfc9113_8_7_what_the_only_server_has_not_processed_goes_over_a_new_connection() {
+async fn rfc9113_8_7_the_only_server_gets_an_unprocessed_request_on_a_new_connection() {
     for (frame, method) in [(GOAWAY, "GET"), (GOAWAY, "POST"), (REFUSED, "GET"), (REFUSED, "POST")]
     {
         let first = AtomicBool::new(true);

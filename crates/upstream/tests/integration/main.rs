@@ -1,4 +1,4 @@
-//! Pools of HTTP servers, against peers that behave as each test says.
+//! Pools of HTTP servers, against peers whose behaviour each test defines.
 
 mod failover;
 mod peer;

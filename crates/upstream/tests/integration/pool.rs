@@ -18,7 +18,7 @@ use tokio::time::sleep;
 
 use crate::peer::{Peer, ok};
 
-/// Only a test that fails waits for so long.
+/// Only a failing test waits this long.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(crate) fn pool(peers: &[&Peer], change: impl FnOnce(&mut PoolConfig)) -> Pool {
@@ -52,8 +52,8 @@ async fn send_for(
     client: u16,
 ) -> Result<String, SendError> {
     let client = ([192, 0, 2, 1], client).into();
-    let terms = SendOptions { client, local: ([192, 0, 2, 9], 443).into(), observer: &() };
-    let response = pool.send(request(method, body), &terms).await?;
+    let options = SendOptions { client, local: ([192, 0, 2, 9], 443).into(), observer: &() };
+    let response = pool.send(request(method, body), &options).await?;
     let status = response.status();
     let body = response.into_body().collect().await;
     let body = body.map_or_else(|error| format!("broken: {error}"), text);
@@ -64,7 +64,8 @@ pub(crate) fn text(body: http_body_util::Collected<Bytes>) -> String {
     String::from_utf8(body.to_bytes().to_vec()).unwrap()
 }
 
-/// The client has the responses a moment before the pool has processed their end.
+/// Waits until no request is in flight: a client has its response a moment before the pool has
+/// processed the end.
 pub(crate) async fn settled(pool: &Pool) {
     while pool.status().servers.iter().any(|server| server.in_flight > 0) {
         sleep(Duration::from_millis(1)).await;
@@ -72,7 +73,7 @@ pub(crate) async fn settled(pool: &Pool) {
 }
 
 #[tokio::test]
-async fn connections_are_kept() {
+async fn connections_are_reused() {
     let peer = Peer::http1(|head| ok(&head[0])).await;
     let pool = pool(&[&peer], |_| ());
     for _ in 0..5 {
@@ -85,7 +86,7 @@ async fn connections_are_kept() {
 }
 
 #[tokio::test]
-async fn rfc9112_9_3_1_a_stale_connection_costs_no_safe_request() {
+async fn rfc9112_9_3_1_a_safe_request_is_retried_after_a_stale_connection() {
     // Responds once, and closes the connection on the next request.
     let peer = Peer::raw(|mut stream| async move {
         crate::peer::head(&mut stream).await;
@@ -97,7 +98,7 @@ async fn rfc9112_9_3_1_a_stale_connection_costs_no_safe_request() {
     for _ in 0..5 {
         assert_eq!(send(&pool, "GET", "").await.unwrap(), "ok");
     }
-    // The server has seen it, and may have executed it.
+    // The server has received the POST, and may have executed it.
     assert!(matches!(send(&pool, "POST", "text").await, Err(SendError::Broken(_))));
     let status = pool.status();
     let server = &status.servers[0];
@@ -105,7 +106,7 @@ async fn rfc9112_9_3_1_a_stale_connection_costs_no_safe_request() {
 }
 
 #[tokio::test]
-async fn any_request_of_which_nothing_was_sent_goes_elsewhere() {
+async fn any_unsent_request_is_retried_on_another_server() {
     let (dead, peer) = (Peer::dead().await, Peer::http1(|_| ok("alive")).await);
     let pool = pool(&[&dead, &peer], |_| ());
     for _ in 0..20 {
@@ -117,7 +118,7 @@ async fn any_request_of_which_nothing_was_sent_goes_elsewhere() {
 }
 
 #[tokio::test]
-async fn the_only_server_is_tried_even_when_it_is_set_aside() {
+async fn the_only_server_is_tried_even_when_it_is_ejected() {
     let dead = Peer::dead().await;
     let pool = pool(&[&dead], |_| ());
     for _ in 0..5 {
@@ -128,22 +129,22 @@ async fn the_only_server_is_tried_even_when_it_is_set_aside() {
 }
 
 #[tokio::test]
-async fn what_is_no_response_is_tried_elsewhere_if_it_is_safe() {
-    let mad = Peer::raw(|mut stream| async move {
+async fn a_safe_request_is_retried_elsewhere_after_an_invalid_response() {
+    let invalid = Peer::raw(|mut stream| async move {
         crate::peer::head(&mut stream).await;
         stream.write_all(b"SSH-2.0-what\r\n\r\n").await.unwrap();
     })
     .await;
-    let peer = Peer::http1(|_| ok("sane")).await;
-    let pool = pool(&[&mad, &peer], |_| ());
+    let peer = Peer::http1(|_| ok("valid")).await;
+    let pool = pool(&[&invalid, &peer], |_| ());
     for _ in 0..4 {
-        assert_eq!(send(&pool, "GET", "").await.unwrap(), "sane");
+        assert_eq!(send(&pool, "GET", "").await.unwrap(), "valid");
     }
     assert!(pool.status().servers[0].totals.broken > 0);
 }
 
 #[tokio::test]
-async fn rfc9112_7_a_response_with_another_coding_than_chunked_is_none() {
+async fn rfc9112_7_a_response_with_a_coding_other_than_chunked_is_an_error() {
     for (coding, readable) in [
         ("chunked", true),
         ("Chunked", true),
@@ -175,7 +176,7 @@ async fn rfc9112_7_a_response_with_another_coding_than_chunked_is_none() {
 }
 
 #[tokio::test]
-async fn a_response_that_does_not_come_is_not_waited_for_twice() {
+async fn a_request_that_timed_out_is_not_retried() {
     let silent = || {
         Peer::raw(|mut stream| async move {
             crate::peer::head(&mut stream).await;
@@ -191,7 +192,7 @@ async fn a_response_that_does_not_come_is_not_waited_for_twice() {
 }
 
 #[tokio::test]
-async fn a_body_that_stands_still_is_broken_off() {
+async fn a_stalled_response_body_is_aborted() {
     let peer = Peer::raw(|mut stream| async move {
         crate::peer::head(&mut stream).await;
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf").await.unwrap();
@@ -220,29 +221,29 @@ async fn requests_above_the_limit_wait_or_are_rejected() {
         std::future::pending::<()>().await;
     })
     .await;
-    let busy = |config: &mut PoolConfig| {
+    let one_at_a_time = |config: &mut PoolConfig| {
         config.requests = 1;
         config.queue_timeout = Duration::from_secs(10);
     };
-    let waits = pool(&[&peer], busy);
-    let both = tokio::join!(send(&waits, "GET", ""), send(&waits, "GET", ""));
+    let queueing = pool(&[&peer], one_at_a_time);
+    let both = tokio::join!(send(&queueing, "GET", ""), send(&queueing, "GET", ""));
     assert!(both.0.is_ok() && both.1.is_ok());
-    let turns_away = pool(&[&hanging], |config| {
-        busy(config);
+    let rejecting = pool(&[&hanging], |config| {
+        one_at_a_time(config);
         config.queue_timeout = Duration::from_millis(50);
         config.response_timeout = Some(Duration::from_millis(500));
     });
-    let (first, second) = tokio::join!(send(&turns_away, "GET", ""), send(&turns_away, "GET", ""));
+    let (first, second) = tokio::join!(send(&rejecting, "GET", ""), send(&rejecting, "GET", ""));
     assert!(matches!(first, Err(SendError::Timeout(_))), "{first:?}");
     assert!(matches!(second, Err(SendError::Busy(_))), "{second:?}");
-    assert_eq!(turns_away.status().rejected, 1);
+    assert_eq!(rejecting.status().rejected, 1);
 }
 
 #[tokio::test]
-async fn checks_take_a_server_out_and_bring_it_back() {
+async fn health_checks_take_a_server_down_and_bring_it_up() {
     let healthy = Arc::new(Mutex::new(true));
-    let word = healthy.clone();
-    let peer = Peer::http1(move |head| match (head[0].as_str(), *word.lock().unwrap()) {
+    let responds_ok = healthy.clone();
+    let peer = Peer::http1(move |head| match (head[0].as_str(), *responds_ok.lock().unwrap()) {
         ("GET /health HTTP/1.1", false) => crate::peer::response("503 Service Unavailable", ""),
         _ => ok("served"),
     })
@@ -280,8 +281,8 @@ async fn rfc9113_3_3_many_requests_on_one_connection() {
     let mut upgrade = request("GET", "");
     upgrade.headers_mut().insert("upgrade", "websocket".parse().unwrap());
     let local = ([192, 0, 2, 9], 443).into();
-    let terms = SendOptions { client: local, local, observer: &() };
-    assert!(matches!(pool.send(upgrade, &terms).await, Err(SendError::NoUpgrade)));
+    let options = SendOptions { client: local, local, observer: &() };
+    assert!(matches!(pool.send(upgrade, &options).await, Err(SendError::NoUpgrade)));
 }
 
 #[tokio::test]
@@ -296,10 +297,10 @@ async fn rfc9113_10_5_1_a_long_response_head_is_accepted() {
     })
     .await;
     let local = ([192, 0, 2, 9], 443).into();
-    let terms = SendOptions { client: local, local, observer: &() };
+    let options = SendOptions { client: local, local, observer: &() };
     for (peer, protocol) in [(http1, Protocol::Http1), (http2, Protocol::Http2)] {
         let pool = pool(&[&peer], |config| config.protocol = protocol);
-        let response = pool.send(request("GET", ""), &terms).await.unwrap();
+        let response = pool.send(request("GET", ""), &options).await.unwrap();
         assert_eq!(response.headers()["b"].len(), 100 << 10, "{protocol:?}");
     }
 }
@@ -315,20 +316,20 @@ async fn a_response_with_many_fields_is_accepted() {
 }
 
 #[tokio::test]
-async fn a_connection_for_each_client_where_servers_are_told_who_it_is() {
+async fn with_a_proxy_header_each_client_has_its_own_connection() {
     for (version, first) in [
         (proxy_protocol::Version::V1, "PROXY TCP4 192.0.2.1 192.0.2.9 1 443\r\n"),
         (proxy_protocol::Version::V2, "\r\n\r\n\0\r\nQUIT\n"),
     ] {
-        let seen = Arc::<Mutex<Vec<Vec<u8>>>>::default();
-        let memory = seen.clone();
+        let headers = Arc::<Mutex<Vec<Vec<u8>>>>::default();
+        let recorded = headers.clone();
         let length = if version == proxy_protocol::Version::V1 { first.len() } else { 28 };
         let peer = Peer::raw(move |mut stream| {
-            let memory = memory.clone();
+            let recorded = recorded.clone();
             async move {
                 let mut header = vec![0; length];
                 stream.read_exact(&mut header).await.unwrap();
-                memory.lock().unwrap().push(header);
+                recorded.lock().unwrap().push(header);
                 loop {
                     let Some(head) = crate::peer::head(&mut stream).await else { return };
                     stream.write_all(&ok(&head[0])).await.unwrap();
@@ -342,10 +343,10 @@ async fn a_connection_for_each_client_where_servers_are_told_who_it_is() {
             assert_eq!(response, "GET /path?q HTTP/1.1");
             settled(&pool).await;
         }
-        let seen = seen.lock().unwrap();
-        assert_eq!(seen.len(), 2);
-        assert!(seen[0].starts_with(first.as_bytes()), "{seen:?}");
-        assert_ne!(seen[0], seen[1]);
+        let headers = headers.lock().unwrap();
+        assert_eq!(headers.len(), 2);
+        assert!(headers[0].starts_with(first.as_bytes()), "{headers:?}");
+        assert_ne!(headers[0], headers[1]);
     }
 }
 
@@ -372,11 +373,15 @@ async fn idle_connections_of_http2_have_a_limit() {
         send_for(&pool, "GET", "", client).await.unwrap();
         settled(&pool).await;
     }
-    // With the last client's, which was not idle when it was added.
+    // Two, and the last client's connection, which was not idle when it was added.
     let server = pool.status().servers.remove(0);
     assert_eq!(server.cached_connections, 3, "{server:?}");
     send_for(&pool, "GET", "", 1).await.unwrap();
-    assert_eq!(pool.status().servers[0].connections, 4, "the one that was used again is kept");
+    assert_eq!(
+        pool.status().servers[0].connections,
+        4,
+        "the connection that was used again is kept"
+    );
 }
 
 #[tokio::test]
@@ -395,26 +400,26 @@ async fn servers_on_unix_sockets() {
 }
 
 #[tokio::test]
-async fn observers_are_told_of_each_try() {
-    struct Memory(Mutex<Vec<String>>);
-    impl Observer for Memory {
+async fn observers_receive_each_attempt() {
+    struct Recorder(Mutex<Vec<String>>);
+    impl Observer for Recorder {
         fn attempt(&self, attempt: &Attempt<'_>) {
             let result = attempt.result.map_or_else(str::to_owned, |status| status.to_string());
-            let how = if attempt.connected.is_some() { "new" } else { "kept" };
+            let how = if attempt.connected.is_some() { "new" } else { "reused" };
             self.0.lock().unwrap().push(format!("{} {how} {result}", attempt.pool));
         }
     }
     let (dead, peer) = (Peer::dead().await, Peer::http1(|_| ok("")).await);
     let pool = pool(&[&dead, &peer], |_| ());
-    let memory = Memory(Mutex::default());
+    let recorder = Recorder(Mutex::default());
     let local = ([192, 0, 2, 9], 443).into();
-    let terms = SendOptions { client: local, local, observer: &memory };
+    let options = SendOptions { client: local, local, observer: &recorder };
     for _ in 0..2 {
-        pool.send(request("GET", ""), &terms).await.unwrap().collect().await.unwrap();
+        pool.send(request("GET", ""), &options).await.unwrap().collect().await.unwrap();
         settled(&pool).await;
     }
-    let told = memory.0.lock().unwrap().clone();
+    let attempts = recorder.0.lock().unwrap().clone();
     // Which of the two gets the first request depends on the turn.
-    assert_eq!(told[..2], ["test kept connect", "test new 200 OK"]);
-    assert_eq!(told.last().unwrap(), "test kept 200 OK");
+    assert_eq!(attempts[..2], ["test reused connect", "test new 200 OK"]);
+    assert_eq!(attempts.last().unwrap(), "test reused 200 OK");
 }

@@ -64,8 +64,8 @@ async fn the_health_checks_of_a_replaced_pool_end_although_a_response_continues(
     let before = pool(&[&peer], |config| config.health_check = Some(check("/old")));
     reach(0, 3).await;
     let local = ([192, 0, 2, 9], 443).into();
-    let terms = SendOptions { client: local, local, observer: &() };
-    let mut response = before.send(request("GET", ""), &terms).await.unwrap();
+    let options = SendOptions { client: local, local, observer: &() };
+    let mut response = before.send(request("GET", ""), &options).await.unwrap();
     response.frame().await.unwrap().unwrap();
     let config = PoolConfig { health_check: Some(check("/new")), ..before.config().clone() };
     let after = before.successor(config).unwrap();
@@ -74,7 +74,7 @@ async fn the_health_checks_of_a_replaced_pool_end_although_a_response_continues(
     reach(1, 3).await;
     let last = checks[0].load(Ordering::Relaxed);
     reach(1, 20).await;
-    // One may have been on its way.
+    // One check may have been in flight.
     assert!(checks[0].load(Ordering::Relaxed) <= last + 1, "{checks:?}");
     assert_eq!(before.status().servers[0].in_flight, 1);
 }

@@ -22,7 +22,7 @@ use crate::peer::{Peer, ok};
 use crate::pool::{TEST_TIMEOUT, pool, settled, text};
 
 #[tokio::test]
-async fn a_client_that_does_not_send_the_rest_is_no_servers_fault() {
+async fn an_incomplete_upload_does_not_count_against_the_server() {
     let peer = Peer::raw(|mut stream| async move {
         crate::peer::head(&mut stream).await;
         let mut rest = Vec::new();
@@ -33,7 +33,7 @@ async fn a_client_that_does_not_send_the_rest_is_no_servers_fault() {
         config.response_timeout = Some(Duration::from_millis(100));
     });
     let local = ([192, 0, 2, 9], 443).into();
-    let terms = SendOptions { client: local, local, observer: &() };
+    let options = SendOptions { client: local, local, observer: &() };
     for silent in [true, false] {
         for _ in 0..3 {
             let half = stream::once(async { Ok(Frame::data(Bytes::from("half"))) });
@@ -45,7 +45,7 @@ async fn a_client_that_does_not_send_the_rest_is_no_servers_fault() {
             };
             let body = StreamBody::new(half.chain(stream::once(rest))).boxed_unsync();
             let request = Request::post("/").header("host", "a.test").body(body).unwrap();
-            let error = pool.send(request, &terms).await.unwrap_err();
+            let error = pool.send(request, &options).await.unwrap_err();
             let expected = if silent { "client_stalled" } else { "client_gone" };
             assert_eq!(error.name(), expected, "{error:?}");
         }
@@ -54,7 +54,7 @@ async fn a_client_that_does_not_send_the_rest_is_no_servers_fault() {
     assert_eq!((server.state, server.totals.abandoned), (ServerHealth::Up, 6));
 }
 
-/// A request whose client sends no more than a first part of its body.
+/// A request whose client sends only a first part of the body.
 fn half_a_request() -> Request<Body> {
     let half = stream::once(async { Ok::<_, BodyError>(Frame::data(Bytes::from("half"))) });
     let body = StreamBody::new(half.chain(stream::pending())).boxed_unsync();
@@ -78,8 +78,8 @@ async fn rfc9112_9_5_an_upload_without_progress_ends_after_its_response() {
         config.response_timeout = Some(Duration::from_secs(2));
     });
     let local = ([192, 0, 2, 9], 443).into();
-    let terms = SendOptions { client: local, local, observer: &() };
-    let response = pool.send(half_a_request(), &terms).await.unwrap();
+    let options = SendOptions { client: local, local, observer: &() };
+    let response = pool.send(half_a_request(), &options).await.unwrap();
     assert_eq!(response.status(), StatusCode::NOT_FOUND);
     response.into_body().collect().await.unwrap();
     // The request counts as long as it holds a connection.
@@ -106,8 +106,8 @@ async fn rfc9113_8_1_an_upload_without_progress_ends_after_its_response() {
         config.response_timeout = Some(Duration::from_secs(2));
     });
     let local = ([192, 0, 2, 9], 443).into();
-    let terms = SendOptions { client: local, local, observer: &() };
-    let response = pool.send(half_a_request(), &terms).await.unwrap();
+    let options = SendOptions { client: local, local, observer: &() };
+    let response = pool.send(half_a_request(), &options).await.unwrap();
     response.into_body().collect().await.unwrap();
     assert_eq!(pool.status().servers[0].in_flight, 1);
     assert_eq!(timeout(TEST_TIMEOUT, ends.recv()).await.unwrap(), Some(true));
@@ -116,7 +116,7 @@ async fn rfc9113_8_1_an_upload_without_progress_ends_after_its_response() {
     assert_eq!(pool.status().servers[0].cached_connections, 1);
 }
 
-/// The server does not read it, so the library never asks for the next part.
+/// The server does not read the body, so hyper never polls for the next part.
 #[tokio::test]
 async fn rfc9113_5_2_an_upload_that_waits_for_its_server_is_dropped() {
     let (unread, mut unread_bodies) = mpsc::unbounded_channel();
@@ -137,12 +137,12 @@ async fn rfc9113_5_2_an_upload_that_waits_for_its_server_is_dropped() {
     let request = Request::post("/").header("host", "a.test");
     let request = request.body(StreamBody::new(parts).boxed_unsync());
     let uploading = tokio::spawn(async move {
-        // Ends when nobody takes the body any more.
+        // Ends when the body is dropped.
         while sender.send(Bytes::from_static(&[0; 16_384])).await.is_ok() {}
     });
     let local = ([192, 0, 2, 9], 443).into();
-    let terms = SendOptions { client: local, local, observer: &() };
-    let response = pool.send(request.unwrap(), &terms).await.unwrap();
+    let options = SendOptions { client: local, local, observer: &() };
+    let response = pool.send(request.unwrap(), &options).await.unwrap();
     response.into_body().collect().await.unwrap();
     timeout(TEST_TIMEOUT, uploading).await.expect("the body is dropped").unwrap();
     drop(unread_bodies.recv().await);
@@ -163,14 +163,14 @@ async fn an_upload_may_continue_after_its_response() {
     .await;
     let pool = pool(&[&peer], |_| ());
     let local = ([192, 0, 2, 9], 443).into();
-    let terms = SendOptions { client: local, local, observer: &() };
+    let options = SendOptions { client: local, local, observer: &() };
     for _ in 0..2 {
         let (rest, parts) = mpsc::unbounded_channel::<Result<_, BodyError>>();
         let parts = stream::unfold(parts, |mut parts| async { Some((parts.recv().await?, parts)) });
         let request = Request::post("/").header("host", "a.test");
         let request = request.body(StreamBody::new(parts).boxed_unsync()).unwrap();
         rest.send(Ok(Frame::data(Bytes::from("half")))).unwrap();
-        let response = pool.send(request, &terms).await.unwrap();
+        let response = pool.send(request, &options).await.unwrap();
         assert_eq!(text(response.into_body().collect().await.unwrap()), "early");
         assert_eq!(pool.status().servers[0].in_flight, 1);
         rest.send(Ok(Frame::data(Bytes::from("rest")))).unwrap();
@@ -182,7 +182,7 @@ async fn an_upload_may_continue_after_its_response() {
 }
 
 #[tokio::test]
-async fn rfc9112_9_5_a_response_that_refuses_the_rest_of_an_upload_counts() {
+async fn rfc9112_9_5_a_response_before_the_end_of_an_upload_is_delivered() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
     let (arrived, arrives) = std::sync::mpsc::channel();
@@ -209,7 +209,7 @@ async fn rfc9112_9_5_a_response_that_refuses_the_rest_of_an_upload_counts() {
     let pool = Pool::new("test", PoolConfig::new(vec![address])).unwrap();
     let (arrives, closes) = (Arc::new(Mutex::new(arrives)), Arc::new(Mutex::new(closes)));
     let local = ([192, 0, 2, 9], 443).into();
-    let terms = SendOptions { client: local, local, observer: &() };
+    let options = SendOptions { client: local, local, observer: &() };
     for _ in 0..4 {
         let (arrives, closes) = (arrives.clone(), closes.clone());
         let first = stream::once(async { Ok(Frame::data(Bytes::from("first"))) });
@@ -225,7 +225,7 @@ async fn rfc9112_9_5_a_response_that_refuses_the_rest_of_an_upload_counts() {
         let rest = stream::repeat_with(|| Ok(Frame::data(Bytes::from("rest"))));
         let body = StreamBody::new(first.chain(second).chain(rest)).boxed_unsync();
         let request = Request::post("/").header("host", "a.test").body(body).unwrap();
-        let response = pool.send(request, &terms).await.unwrap();
+        let response = pool.send(request, &options).await.unwrap();
         assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
         assert_eq!(text(response.into_body().collect().await.unwrap()), "large");
     }
@@ -235,7 +235,7 @@ async fn rfc9112_9_5_a_response_that_refuses_the_rest_of_an_upload_counts() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_send_the_rest_during_a_response_is_no_servers_fault() {
+async fn an_incomplete_upload_during_a_response_does_not_count_against_the_server() {
     let peer = Peer::raw(|mut stream| async move {
         crate::peer::head(&mut stream).await;
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf").await.unwrap();
@@ -244,7 +244,7 @@ async fn a_client_that_does_not_send_the_rest_during_a_response_is_no_servers_fa
     .await;
     let pool = pool(&[&peer], |config| config.body_timeout = Duration::from_millis(100));
     let local = ([192, 0, 2, 9], 443).into();
-    let terms = SendOptions { client: local, local, observer: &() };
+    let options = SendOptions { client: local, local, observer: &() };
     for breaks in [true, false] {
         for _ in 0..3 {
             let (break_off, broken) = oneshot::channel::<()>();
@@ -255,7 +255,7 @@ async fn a_client_that_does_not_send_the_rest_during_a_response_is_no_servers_fa
             });
             let body = StreamBody::new(half.chain(rest)).boxed_unsync();
             let request = Request::post("/").header("host", "a.test").body(body).unwrap();
-            let mut response = pool.send(request, &terms).await.unwrap().into_body();
+            let mut response = pool.send(request, &options).await.unwrap().into_body();
             assert_eq!(response.frame().await.unwrap().unwrap().into_data().unwrap(), "half");
             let _silent = match breaks {
                 true => break_off.send(()).err().map(|()| unreachable!()),
@@ -269,11 +269,11 @@ async fn a_client_that_does_not_send_the_rest_during_a_response_is_no_servers_fa
 }
 
 #[tokio::test]
-async fn rfc9112_6_1_a_body_of_unknown_length_goes_with_every_method() {
+async fn rfc9112_6_1_a_body_of_unknown_length_is_sent_with_every_method() {
     let seen = Arc::<Mutex<Vec<String>>>::default();
-    let memory = seen.clone();
+    let recorded = seen.clone();
     let peer = Peer::raw(move |mut stream| {
-        let memory = memory.clone();
+        let recorded = recorded.clone();
         async move {
             while let Some(head) = crate::peer::head(&mut stream).await {
                 let mut body = Vec::new();
@@ -282,7 +282,7 @@ async fn rfc9112_6_1_a_body_of_unknown_length_goes_with_every_method() {
                 }
                 let coding = head.contains(&"transfer-encoding: chunked".to_owned());
                 let body = String::from_utf8(body).unwrap();
-                memory.lock().unwrap().push(format!("{} {coding} {body}", head[0]));
+                recorded.lock().unwrap().push(format!("{} {coding} {body}", head[0]));
                 stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
             }
         }
@@ -290,12 +290,12 @@ async fn rfc9112_6_1_a_body_of_unknown_length_goes_with_every_method() {
     .await;
     let pool = pool(&[&peer], |config| config.response_timeout = Some(Duration::from_secs(5)));
     let local = ([192, 0, 2, 9], 443).into();
-    let terms = SendOptions { client: local, local, observer: &() };
+    let options = SendOptions { client: local, local, observer: &() };
     for method in ["GET", "HEAD", "OPTIONS", "TRACE", "DELETE", "POST"] {
         let body = stream::once(async { Ok::<_, BodyError>(Frame::data(Bytes::from("hello"))) });
         let body = StreamBody::new(body).boxed_unsync();
         let request = Request::builder().method(method).uri("/").header("host", "a.test");
-        let response = pool.send(request.body(body).unwrap(), &terms).await.unwrap();
+        let response = pool.send(request.body(body).unwrap(), &options).await.unwrap();
         assert_eq!(response.status(), StatusCode::NO_CONTENT, "{method}");
         let seen = seen.lock().unwrap().pop().unwrap();
         assert_eq!(seen, format!("{method} / HTTP/1.1 true 5\r\nhello\r\n0\r\n\r\n"));

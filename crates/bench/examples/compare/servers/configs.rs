@@ -1,6 +1,5 @@
-//! How each server is configured: one worker, X25519, tickets and early data where it can, no
-//! access log, room for 50,000 connections that stay open for an hour, and everything else by
-//! default.
+//! How each server is configured: one worker, X25519, tickets and early data where supported,
+//! no access log, room for 50,000 connections that stay open for an hour, and otherwise defaults.
 
 use nix::sys::resource::{Resource, getrlimit};
 use serde_json::json;
@@ -21,14 +20,15 @@ pub(super) fn firstflight(setup: &Setup<'_>) -> String {
     )
 }
 
-/// What `-V` says decides: Debian's is older than the directive for HTTP/2, and has no HTTP/3.
+/// `about` is the output of `nginx -V`. Debian's nginx lacks the `http2` directive and HTTP/3.
 pub(super) fn nginx(setup: &Setup<'_>, about: &str) -> String {
     let quic = about.contains("http_v3_module");
-    let (by_listen, by_directive) = match (about.contains("http_v2_module"), is_recent(about)) {
-        (false, _) => ("", ""),
-        (true, true) => ("", "http2 on;\n"),
-        (true, false) => (" http2", ""),
-    };
+    let (by_listen, by_directive) =
+        match (about.contains("http_v2_module"), has_http2_directive(about)) {
+            (false, _) => ("", ""),
+            (true, true) => ("", "http2 on;\n"),
+            (true, false) => (" http2", ""),
+        };
     let quic = match quic {
         true => format!("listen 127.0.0.1:{} quic reuseport;\n", setup.port),
         false => String::new(),
@@ -57,8 +57,8 @@ pub(super) fn nginx(setup: &Setup<'_>, about: &str) -> String {
     )
 }
 
-/// Whether it has the directive `http2`: since 1.25.1.
-fn is_recent(about: &str) -> bool {
+/// Whether this nginx has the `http2` directive: since 1.25.1.
+fn has_http2_directive(about: &str) -> bool {
     let version = about.split("nginx/").nth(1).unwrap_or_default();
     let mut numbers =
         version.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0u32));
@@ -83,7 +83,8 @@ pub(super) fn haproxy(setup: &Setup<'_>) -> String {
     )
 }
 
-/// As many as the open files allow: HAProxy takes two for each, and does not start with fewer.
+/// As many as the limit of open files allows: HAProxy needs two per connection, and does not start
+/// with fewer.
 fn max_connections() -> u64 {
     let allowed = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(_, hard)| hard);
     (allowed.saturating_sub(200) / 2).min(65_536)
@@ -230,13 +231,13 @@ pub(super) fn envoy(setup: &Setup<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::is_recent;
+    use super::has_http2_directive;
 
     #[test]
-    fn http2_is_configured_as_the_version_has_it() {
-        assert!(!is_recent("nginx version: nginx/1.22.1\nbuilt with OpenSSL 3.0.22"));
-        assert!(is_recent("nginx version: nginx/1.25.1"));
-        assert!(is_recent("nginx version: nginx/1.31.5"));
-        assert!(!is_recent(""));
+    fn the_http2_directive_exists_since_nginx_1_25_1() {
+        assert!(!has_http2_directive("nginx version: nginx/1.22.1\nbuilt with OpenSSL 3.0.22"));
+        assert!(has_http2_directive("nginx version: nginx/1.25.1"));
+        assert!(has_http2_directive("nginx version: nginx/1.31.5"));
+        assert!(!has_http2_directive(""));
     }
 }

@@ -73,7 +73,7 @@ impl<S: SharedRecords> RenewalTask<S> {
         sharing.release().await
     }
 
-    /// Adopts a better certificate of another node, or publishes the own one.
+    /// Adopts a better certificate of another node, or publishes its own.
     pub(super) async fn exchange(&mut self, index: usize) -> Result<(), AcmeError> {
         let Some(sharing) = self.sharing.clone() else { return Ok(()) };
         let certificate = &mut self.certificates[index];

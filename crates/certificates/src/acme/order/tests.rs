@@ -52,7 +52,7 @@ async fn run_order(stub: &StubAuthority) -> Result<IssuedCertificate, AcmeError>
         sharing: None,
         names: &names,
         replaces: None,
-        choose_challenges: choose_challenges(&config.challenges, &history),
+        challenge_plan: choose_challenges(&config.challenges, &history),
         history: &history,
         validation_started: &AtomicBool::new(false),
     };
@@ -139,9 +139,9 @@ async fn unexpected_names_and_tokens_are_refused() {
     }
 }
 
-/// The chain once it is signed, and whether downloading it fails.
+/// The chain once it is signed, and whether its download fails.
 static CHAIN: OnceLock<String> = OnceLock::new();
-static BLOCKED: AtomicBool = AtomicBool::new(true);
+static DOWNLOAD_BLOCKED: AtomicBool = AtomicBool::new(true);
 
 #[tokio::test]
 async fn a_finalized_order_is_resumed() {
@@ -150,7 +150,7 @@ async fn a_finalized_order_is_resumed() {
         "/finalize" => order("processing"),
         "/order/1" if CHAIN.get().is_none() => Some(plain(503, "")),
         "/order/1" => order("valid"),
-        "/certificate" if BLOCKED.load(SeqCst) => Some(plain(403, "a box between us")),
+        "/certificate" if DOWNLOAD_BLOCKED.load(SeqCst) => Some(plain(403, "a middlebox")),
         "/certificate" => Some(plain(200, CHAIN.get().unwrap().as_str())),
         _ => None,
     })
@@ -161,7 +161,7 @@ async fn a_finalized_order_is_resumed() {
     let chain = rcgen::CertificateParams::new(names()).unwrap().self_signed(&pair).unwrap();
     CHAIN.set(chain.pem()).unwrap();
     assert!(run_order(&stub).await.unwrap_err().to_string().contains("403"));
-    BLOCKED.store(false, SeqCst);
+    DOWNLOAD_BLOCKED.store(false, SeqCst);
     let issued = run_order(&stub).await.unwrap();
     assert_eq!((issued.key.as_str(), issued.chain), (key.as_str(), chain.pem()));
     assert_eq!((stub.payloads("/order").len(), stub.payloads("/finalize").len()), (1, 1));
@@ -261,10 +261,10 @@ async fn run_briefly(stub: &StubAuthority) -> CertificateState {
     states.borrow()[0].clone()
 }
 
-fn has_failed_once(state: CertificateState) {
-    let failures = state.last_error.expect("a failure");
-    let pause = state.next_attempt.unwrap() - failures.at;
-    assert!((600..=900).contains(&pause) && failures.consecutive == 1, "{pause} {failures:?}");
+fn assert_failed_once(state: CertificateState) {
+    let failure = state.last_error.expect("a failure");
+    let pause = state.next_attempt.unwrap() - failure.at;
+    assert!((600..=900).contains(&pause) && failure.consecutive == 1, "{pause} {failure:?}");
 }
 
 #[tokio::test]
@@ -278,7 +278,7 @@ async fn stopping_during_validation_counts_as_a_failure() {
         })
         .await;
         run_until_validation(&stub, stops).await;
-        has_failed_once(run_briefly(&stub).await);
+        assert_failed_once(run_briefly(&stub).await);
         assert_eq!(stub.payloads("/order").len(), 1, "{stops}");
     }
 }
@@ -300,7 +300,7 @@ async fn a_validation_without_a_result_counts_as_a_failure() {
         let _ = states.wait_for(|all| all[0].last_error.is_some()).await;
     };
     manager.run(failed).await;
-    has_failed_once(run_briefly(&stub).await);
+    assert_failed_once(run_briefly(&stub).await);
 }
 
 #[tokio::test]
@@ -316,7 +316,7 @@ async fn stopping_before_validation_lets_the_next_process_order_at_once() {
         let mut states = manager.watch();
         assert_eq!(states.borrow()[0].last_error, None);
         let orders = async move {
-            let _ = states.wait_for(|all| all[0].phase == Phase::OrderRequest).await;
+            let _ = states.wait_for(|all| all[0].phase == Phase::Ordering).await;
         };
         manager.run(orders).await;
     }

@@ -118,12 +118,12 @@ fn renewal_is_due_between_two_thirds_and_three_quarters_of_the_lifetime() {
 
 #[test]
 fn nodes_renew_at_different_times() {
-    let mut count: Vec<_> =
+    let mut times: Vec<_> =
         (0..1000).map(|s| next_attempt(0, current(0), None, &seeded(s))).collect();
-    count.sort_unstable();
+    times.sort_unstable();
     let tenth = LIFETIME / 12 / 10;
-    let crowd = count.windows(200).filter(|crowd| crowd[199] - crowd[0] < tenth).count();
-    assert_eq!(crowd, 0, "200 of 1000 nodes came in a tenth of the window");
+    let crowds = times.windows(200).filter(|crowd| crowd[199] - crowd[0] < tenth).count();
+    assert_eq!(crowds, 0, "200 of 1000 nodes renewed in a tenth of the window");
 }
 
 #[test]
@@ -158,9 +158,9 @@ fn rfc9110_10_2_3_retry_after_is_honored() {
 
 #[test]
 fn an_unreachable_authority_is_retried_sooner_than_a_refusal() {
-    let mut gone = seeded(3);
-    gone.failure(0, Severity::Unreachable, None, String::new());
-    assert!((5..=8).contains(&next_attempt(0, None, None, &gone)));
+    let mut unreachable = seeded(3);
+    unreachable.failure(0, Severity::Unreachable, None, String::new());
+    assert!((5..=8).contains(&next_attempt(0, None, None, &unreachable)));
     let mut refused = seeded(3);
     refused.failure(0, Severity::Refused, None, String::new());
     assert!((600..=900).contains(&next_attempt(0, None, None, &refused)));
@@ -198,17 +198,17 @@ fn an_order_of_a_process_that_died_counts_as_a_failure() {
 #[test]
 fn an_order_aborted_during_validation_counts_as_a_refusal() {
     let started = History { started: Some(100), ..seeded(1) };
-    let validation_started = History { validation_started: true, ..started.clone() };
-    let mut killed = validation_started.clone();
+    let validating = History { validation_started: true, ..started.clone() };
+    let mut killed = validating.clone();
     killed.recover(101);
     assert_eq!(
         (killed.refused, killed.validation_started),
         (Some(Failures { count: 1, at: 100 }), false)
     );
     assert!(next_attempt(101, None, None, &killed) >= 700);
-    let mut left = validation_started;
-    assert!(left.abort(101));
-    assert_eq!((left.started, left.refused), (None, Some(Failures { count: 1, at: 101 })));
+    let mut aborted = validating;
+    assert!(aborted.abort(101));
+    assert_eq!((aborted.started, aborted.refused), (None, Some(Failures { count: 1, at: 101 })));
     let mut early = started;
     assert!(!early.abort(101));
     assert_eq!(early, seeded(1));
@@ -227,7 +227,7 @@ fn certificates_with_short_lifetimes_are_not_ordered_continually() {
     }
 }
 
-/// Else two nodes with such clocks would adopt and order by turns.
+/// Otherwise two nodes with such clocks would take turns adopting and ordering.
 #[test]
 fn a_clock_ahead_does_not_make_an_adopted_certificate_due() {
     let (now, ahead) = (1_800_000_000, 400 * DAY);
@@ -259,13 +259,10 @@ fn only_the_first_attempt_falls_back_at_once() {
     );
     for kind in [ChallengeKind::Http01, ChallengeKind::TlsAlpn01] {
         history.failure(0, Severity::Refused, None, String::new());
-        let choose_challenges = |configured| choose_challenges(configured, &history);
-        assert_eq!(
-            (choose_challenges(&both).kinds[0], choose_challenges(&both).max_validations),
-            (kind, 1)
-        );
-        let one = ChallengePlan { kinds: vec![ChallengeKind::Http01], max_validations: 1 };
-        assert_eq!(choose_challenges(&[ChallengeKind::Http01]), one);
+        let plan = choose_challenges(&both, &history);
+        assert_eq!((plan.kinds[0], plan.max_validations), (kind, 1));
+        let http_only = ChallengePlan { kinds: vec![ChallengeKind::Http01], max_validations: 1 };
+        assert_eq!(choose_challenges(&[ChallengeKind::Http01], &history), http_only);
     }
 }
 
@@ -286,13 +283,13 @@ proptest! {
         lifetime in prop::sample::select(vec![6 * DAY, 47 * DAY, LIFETIME]),
         days in prop::collection::vec((behaviour(), 60..3 * DAY), 1..40),
     ) {
-        let mut it = Simulation::new(seed, lifetime);
+        let mut sim = Simulation::new(seed, lifetime);
         for (behaviour, time) in days {
-            it.advance(time, behaviour);
+            sim.advance(time, behaviour);
         }
-        prop_assert!(it.max_within(HOUR, |(_, failed)| *failed) <= 5);
-        // And a bounded number of orders in general.
-        prop_assert!(it.max_within(HOUR, |_| 1) <= 20, "{}", it.max_within(HOUR, |_| 1));
+        prop_assert!(sim.max_within(HOUR, |(_, failed)| *failed) <= 5);
+        // The number of orders is bounded too.
+        prop_assert!(sim.max_within(HOUR, |_| 1) <= 20, "{}", sim.max_within(HOUR, |_| 1));
     }
 
     /// Let's Encrypt: five certificates for the same names per week.
@@ -302,15 +299,15 @@ proptest! {
         clock_error in -400 * DAY..400 * DAY,
         jumps in prop::collection::vec((-400 * DAY..400 * DAY, HOUR..5 * DAY), 0..4),
     ) {
-        let mut it = Simulation::new(seed, LIFETIME);
-        it.clock_error = clock_error;
+        let mut sim = Simulation::new(seed, LIFETIME);
+        sim.clock_error = clock_error;
         for (clock_error, time) in jumps {
-            it.advance(time, AuthorityBehaviour::Issues);
-            it.clock_error = clock_error;
+            sim.advance(time, AuthorityBehaviour::Issues);
+            sim.clock_error = clock_error;
         }
-        let settled = it.now;
-        it.advance(90 * DAY, AuthorityBehaviour::Issues);
-        let later = it.issued.iter().filter(|at| **at > settled).count();
+        let settled = sim.now;
+        sim.advance(90 * DAY, AuthorityBehaviour::Issues);
+        let later = sim.issued.iter().filter(|at| **at > settled).count();
         prop_assert!(later <= 5, "{later}");
     }
 
@@ -323,14 +320,14 @@ proptest! {
         start in 0..100i64,
         behaviour in prop_oneof![Just(AuthorityBehaviour::Unreachable), Just(AuthorityBehaviour::Refuses)],
     ) {
-        let mut it = Simulation::new(seed, lifetime);
-        it.advance(60, AuthorityBehaviour::Issues);
-        it.advance(lifetime * start / 100, AuthorityBehaviour::Issues);
-        it.advance(lifetime * part / 1000, behaviour);
-        let mut end = it.now + 3 * lifetime;
-        while it.now < end {
-            prop_assert!(it.current.is_some_and(|current| current.end > it.now));
-            it.advance(HOUR, AuthorityBehaviour::Issues);
+        let mut sim = Simulation::new(seed, lifetime);
+        sim.advance(60, AuthorityBehaviour::Issues);
+        sim.advance(lifetime * start / 100, AuthorityBehaviour::Issues);
+        sim.advance(lifetime * part / 1000, behaviour);
+        let mut end = sim.now + 3 * lifetime;
+        while sim.now < end {
+            prop_assert!(sim.current.is_some_and(|current| current.end > sim.now));
+            sim.advance(HOUR, AuthorityBehaviour::Issues);
             end -= HOUR;
         }
     }
@@ -342,16 +339,16 @@ proptest! {
         lifetime in prop::sample::select(vec![6 * DAY, 47 * DAY, LIFETIME]),
         part in 0..1000i64,
     ) {
-        let mut it = Simulation::new(seed, lifetime);
-        let adopted = Window { start: it.now, end: it.now + lifetime };
-        it.now += lifetime / 1000 * part;
-        it.current = Some(adopted);
-        it.history.adopt(adopted.start, it.now);
-        while it.issued.is_empty() {
-            prop_assert!(it.now < adopted.end);
-            it.advance(HOUR, AuthorityBehaviour::Issues);
+        let mut sim = Simulation::new(seed, lifetime);
+        let adopted = Window { start: sim.now, end: sim.now + lifetime };
+        sim.now += lifetime / 1000 * part;
+        sim.current = Some(adopted);
+        sim.history.adopt(adopted.start, sim.now);
+        while sim.issued.is_empty() {
+            prop_assert!(sim.now < adopted.end);
+            sim.advance(HOUR, AuthorityBehaviour::Issues);
         }
-        prop_assert!(it.issued[0] < adopted.end);
+        prop_assert!(sim.issued[0] < adopted.end);
     }
 
     #[test]
@@ -359,11 +356,15 @@ proptest! {
         now in 0..4_000_000_000i64,
         count: u32,
         at: i64,
-        until: i64,
+        retry_after: i64,
     ) {
-        let row = Some(Failures { count, at });
-        let mut history =
-            History { refused: row, unreachable: row, retry_after: Some(until), ..seeded(at as u64) };
+        let failures = Some(Failures { count, at });
+        let mut history = History {
+            refused: failures,
+            unreachable: failures,
+            retry_after: Some(retry_after),
+            ..seeded(at as u64)
+        };
         history.correct_clock(now);
         prop_assert!(next_attempt(now, None, None, &history) <= now + 8 * DAY);
     }

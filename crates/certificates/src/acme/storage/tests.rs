@@ -32,9 +32,9 @@ fn stored_state_is_restored() {
     state.save_certificate(&issued).unwrap();
     state.save_history(&names(), &history).unwrap();
     let stored = state.certificate(&names(), 0).unwrap();
-    let back = stored.issued.unwrap();
-    assert_eq!((&back.chain, &back.key), (&issued.chain, &issued.key));
-    assert_eq!((back.not_before, back.not_after), (issued.not_before, issued.not_after));
+    let restored = stored.issued.unwrap();
+    assert_eq!((&restored.chain, &restored.key), (&issued.chain, &issued.key));
+    assert_eq!((restored.not_before, restored.not_after), (issued.not_before, issued.not_after));
     assert_eq!(stored.history, history);
     assert!(state.certificate(&["other.test".to_owned()], 0).unwrap().issued.is_none());
 }
@@ -51,10 +51,10 @@ fn a_site_whose_names_changed_keeps_its_certificate() {
         state.certificate(&names, now).unwrap().issued.map(|it| (it.names, it.chain))
     };
     let (a, b) = ("a.test".to_owned(), "b.test".to_owned());
-    // With a name more it does not cover all names.
+    // A name was added: the certificate does not cover all names.
     let both = Some((vec![a, b.clone()], large.chain.clone()));
     assert_eq!(found(&["a.test", "b.test", "c.test"], 0), both);
-    // With a name less it covers all.
+    // A name was removed: the certificate covers all names.
     assert_eq!(found(&["b.test"], 0), Some((vec![b], large.chain.clone())));
     assert_eq!(found(&["b.test"], large.not_after), None);
     assert_eq!(found(&["c.test"], 0), None);
@@ -110,11 +110,11 @@ fn damaged_files_are_renamed() {
 fn one_process_holds_the_lock() {
     let root = tempfile::tempdir().unwrap();
     let acme = root.path().join("acme");
-    let (one, other) = (open(&acme), open(&acme));
-    let current = one.lock().unwrap();
-    assert!(current.is_some() && other.lock().unwrap().is_none());
-    drop(current);
-    assert!(other.lock().unwrap().is_some());
+    let (first, second) = (open(&acme), open(&acme));
+    let lock = first.lock().unwrap();
+    assert!(lock.is_some() && second.lock().unwrap().is_none());
+    drop(lock);
+    assert!(second.lock().unwrap().is_some());
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn no_files_are_created_in_the_directory_of_another_user() {
     let root = tempfile::tempdir().unwrap();
     let acme = root.path().join("acme");
     open(&acme);
-    // Only root can change the owner, and only root was refused then.
+    // Only root can change the owner; without root this test checks nothing.
     if std::os::unix::fs::chown(&acme, Some(65_534), None).is_ok() {
         let error = StateDirectory::open(&acme, &Directory::default()).unwrap_err().to_string();
         assert!(error.contains("belongs to user 65534") && error.contains("chown"), "{error}");

@@ -34,10 +34,11 @@ pub struct Plan {
 pub fn is_trusted(store: &TrustStore, name: &str, certificate: &Path) -> Result<bool, StepError> {
     match store.kind {
         StoreKind::System => {
-            let (theirs, ours) = (fs::read(store.path.join(file(name))), fs::read(certificate));
+            let (theirs, ours) =
+                (fs::read(store.path.join(system_file_name(name))), fs::read(certificate));
             Ok(theirs.is_ok_and(|theirs| ours.is_ok_and(|ours| theirs == ours)))
         }
-        _ => Ok(installed_names(store)?.iter().any(|one| one == name)),
+        _ => Ok(installed_names(store)?.iter().any(|installed| installed == name)),
     }
 }
 
@@ -52,7 +53,7 @@ pub fn trust(store: &TrustStore, name: &str, certificate: &Path) -> Result<Plan,
     }
     let steps = match store.kind {
         StoreKind::System => {
-            let to = store.path.join(file(name));
+            let to = store.path.join(system_file_name(name));
             vec![Step::CopyFile { from: certificate.to_owned(), to }, refresh()]
         }
         StoreKind::Chromium | StoreKind::Firefox => {
@@ -91,11 +92,11 @@ pub fn untrust(store: &TrustStore, selection: Selection<'_>) -> Result<Plan, Ste
     match store.kind {
         StoreKind::System => {
             let found = fs::read_dir(&store.path).into_iter().flatten().flatten();
-            let wanted = |found: &str| match selection {
-                Selection::Name(name) => found == file(name),
-                _ => found.starts_with(&file(NAME_PREFIX).replace(".crt", "")),
+            let is_selected = |found: &str| match selection {
+                Selection::Name(name) => found == system_file_name(name),
+                _ => found.starts_with(&system_file_name(NAME_PREFIX).replace(".crt", "")),
             };
-            let files = found.filter(|entry| wanted(&entry.file_name().to_string_lossy()));
+            let files = found.filter(|entry| is_selected(&entry.file_name().to_string_lossy()));
             steps.extend(files.map(|entry| Step::RemoveFile(entry.path())));
             if selection == Selection::Unknown && !steps.is_empty() {
                 return Err(StepError::UnknownAuthority { count: steps.len() });
@@ -146,7 +147,7 @@ fn refresh() -> Step {
 }
 
 /// The file name in the system's store, which requires this suffix.
-fn file(name: &str) -> String {
+fn system_file_name(name: &str) -> String {
     format!("{}.crt", name.trim_end().replace(' ', "-"))
 }
 

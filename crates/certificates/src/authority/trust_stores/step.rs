@@ -62,7 +62,7 @@ pub enum StepError {
 }
 
 impl Step {
-    /// Executes it.
+    /// Executes the step.
     ///
     /// # Errors
     /// [`StepError`].
@@ -160,9 +160,9 @@ mod tests {
 
     #[test]
     fn a_step_is_printed_as_a_command() {
-        let run_program =
+        let certutil =
             Step::RunProgram(["certutil", "-n", "it's me", ""].map(str::to_owned).to_vec());
-        assert_eq!(run_program.to_string(), r"certutil -n 'it'\''s me' ''");
+        assert_eq!(certutil.to_string(), r"certutil -n 'it'\''s me' ''");
         let copy = Step::CopyFile { from: "/a b".into(), to: "/c".into() };
         assert_eq!(copy.to_string(), "install -D -m 644 '/a b' /c");
     }
@@ -172,8 +172,8 @@ mod tests {
         let step =
             Step::RunProgram(["sh", "-c", "echo no >&2; exit 3"].map(str::to_owned).to_vec());
         assert!(step.run().unwrap_err().to_string().ends_with("failed: no"));
-        let removed = Step::RunProgram(vec!["firstflight-is-not-that".to_owned()]);
-        assert!(matches!(removed.run(), Err(StepError::MissingProgram { .. })));
+        let missing = Step::RunProgram(vec!["firstflight-is-not-that".to_owned()]);
+        assert!(matches!(missing.run(), Err(StepError::MissingProgram { .. })));
         assert!(Step::RemoveFile("/nowhere/at/all".into()).run().is_err());
     }
 }

@@ -27,9 +27,9 @@ pub struct TrustStore {
 /// Where to search for trust stores.
 #[derive(Clone, Debug)]
 pub struct SearchPaths {
-    /// The root of the file system, `/` but in tests.
+    /// The root of the file system: `/`, except in tests.
     pub root: PathBuf,
-    /// The user's home; `None`: he has none, and no browser.
+    /// The user's home. `None`: browsers are not searched.
     pub home: Option<PathBuf>,
     /// `$XDG_DATA_HOME`, if set.
     pub data: Option<PathBuf>,
@@ -57,7 +57,7 @@ impl SearchPaths {
 
     /// Whether a program is installed.
     pub fn contains(&self, program: &str) -> bool {
-        // Users often do not have these in their PATH.
+        // Users often do not have these directories in their PATH.
         let system = ["usr/sbin", "sbin"].map(|folder| self.root.join(folder));
         self.programs.iter().chain(&system).any(|folder| folder.join(program).is_file())
     }
@@ -84,7 +84,7 @@ pub fn find_stores(paths: &SearchPaths) -> Vec<TrustStore> {
 
 /// The existing databases; without one, the default database of an installed browser.
 fn chromium(paths: &SearchPaths, home: &Path) -> Vec<PathBuf> {
-    let usual = home.join(".pki/nssdb");
+    let default = home.join(".pki/nssdb");
     let data = paths.data.clone().unwrap_or_else(|| home.join(".local/share"));
     let others = [data.join("pki/nssdb"), home.join("snap/chromium/current/.pki/nssdb")];
     let mut found: Vec<_> = others.into_iter().filter(|folder| is_database(folder)).collect();
@@ -96,9 +96,9 @@ fn chromium(paths: &SearchPaths, home: &Path) -> Vec<PathBuf> {
         "brave-browser",
         "microsoft-edge",
     ];
-    let is_there = BROWSERS.iter().any(|name| paths.contains(name));
-    if is_database(&usual) || (found.is_empty() && is_there) {
-        found.insert(0, usual);
+    let is_installed = BROWSERS.iter().any(|name| paths.contains(name));
+    if is_database(&default) || (found.is_empty() && is_installed) {
+        found.insert(0, default);
     }
     found
 }
@@ -177,8 +177,8 @@ mod tests {
         touch(dir.path().join("home/.mozilla/firefox/never.used/prefs.js"));
         touch(dir.path().join("home/.config/mozilla/firefox/b.default-esr/cert9.db"));
         let profiles: Vec<_> =
-            found().into_iter().filter(|one| one.0 == StoreKind::Firefox).collect();
-        let folders: Vec<_> = profiles.iter().map(|one| &*one.1).collect();
+            found().into_iter().filter(|(kind, _)| *kind == StoreKind::Firefox).collect();
+        let folders: Vec<_> = profiles.iter().map(|(_, path)| &**path).collect();
         assert_eq!(
             folders,
             ["home/.config/mozilla/firefox/b.default-esr", "home/.mozilla/firefox/a.default"]

@@ -19,8 +19,8 @@ fn now() -> i64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_validation_is_reported_and_the_old_certificate_stays() {
     let responses = ChallengeResponses::new();
-    // The authority suggests a renewal after half of this. The first manager must have ended by then,
-    // even on a busy machine: it could renew.
+    // The authority suggests a renewal after half of this validity. The first manager must have
+    // ended by then, even on a busy machine: it could renew.
     let plan =
         PebblePlan { validity_seconds: Some(40), ..respond_to_challenges(&responses, NAMES).await };
     let pebble = Pebble::start(plan);
@@ -28,22 +28,22 @@ async fn a_failed_validation_is_reported_and_the_old_certificate_stays() {
     let config = config(&pebble, state.path());
     let mut running = RunningManager::alone(config.clone(), &[NAMES], &responses);
     running.until_issued().await;
-    let old = running.stop_with().await;
+    let old = running.end_with_certificate().await;
     let orders = pebble.orders();
 
     // Pebble reuses the validation of an account's earlier order once in a hundred orders, even if
-    // told never to. So the next order is another account's.
+    // told never to. So the next order uses a new account.
     std::fs::remove_file(account(&config)).unwrap();
     // From now on the ports lead to another server, which has no responses.
     let responses = ChallengeResponses::new();
     let mut running = RunningManager::alone(config, &[NAMES], &responses);
     let failed = running.until("an error", |it| it.last_error.is_some()).await;
-    let failures = failed.last_error.unwrap();
+    let failure = failed.last_error.unwrap();
     for word in ["example.test", "tls-alpn-01 at port 443", "http-01 at port 80"] {
-        assert!(failures.reason.contains(word), "{}", failures.reason);
+        assert!(failure.reason.contains(word), "{}", failure.reason);
     }
     assert_eq!(failed.issued.unwrap().chain, old.chain);
-    let pause = failed.next_attempt.unwrap() - failures.at;
+    let pause = failed.next_attempt.unwrap() - failure.at;
     assert!((600..=900).contains(&pause), "{pause}");
     assert_eq!((failed.attempts.failed, pebble.orders()), (1, orders + 2));
     running.end().await;
@@ -65,9 +65,9 @@ async fn an_authority_that_is_down_at_the_start_is_retried() {
     pebble.kill();
     let mut running = RunningManager::alone(config(&pebble, state.path()), &[NAMES], &responses);
     let failed = running.until("an error", |it| it.last_error.is_some()).await;
-    let failures = failed.last_error.unwrap();
-    assert!(failures.reason.contains("127.0.0.1 cannot be reached"), "{}", failures.reason);
-    assert!(failed.next_attempt.unwrap() <= failures.at + 60);
+    let failure = failed.last_error.unwrap();
+    assert!(failure.reason.contains("127.0.0.1 cannot be reached"), "{}", failure.reason);
+    assert!(failed.next_attempt.unwrap() <= failure.at + 60);
     pebble.restart();
     let issued = running.until_issued().await;
     assert!(issued.last_error.is_none() && issued.next_attempt.unwrap() > now());
@@ -121,27 +121,27 @@ async fn an_untrusted_authority_receives_no_request() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_aborted_order_withdraws_its_responses() {
     let responses = ChallengeResponses::new();
-    // This port accepts and never responds, so the authority has to wait.
+    // The server at this port accepts connections and never responds, so the authority has to wait.
     let silent = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let http_port = silent.local_addr().unwrap().port();
     let pebble = Pebble::start(PebblePlan { http_port, ..PebblePlan::default() });
     let state = tempfile::tempdir().unwrap();
     let config = only(ChallengeKind::Http01, config(&pebble, state.path()));
     let running = RunningManager::alone(config.clone(), &[NAMES], &responses);
-    let looks = tokio::time::timeout(TEST_TIMEOUT, silent.accept()).await.unwrap().unwrap();
+    let validation = tokio::time::timeout(TEST_TIMEOUT, silent.accept()).await.unwrap().unwrap();
     assert!(!responses.is_idle());
     running.end().await;
     assert!(responses.is_idle());
 
     // The authority continues to validate, and counts the failure.
-    let mut next_request = RunningManager::alone(config, &[NAMES], &responses);
-    let failed = next_request.until("an error", |it| it.last_error.is_some()).await;
-    let failures = failed.last_error.unwrap();
-    assert!(failed.next_attempt.unwrap() >= failures.at + 600, "{failures:?}");
+    let mut next = RunningManager::alone(config, &[NAMES], &responses);
+    let failed = next.until("an error", |it| it.last_error.is_some()).await;
+    let failure = failed.last_error.unwrap();
+    assert!(failed.next_attempt.unwrap() >= failure.at + 600, "{failure:?}");
     tokio::time::sleep(A_WHILE).await;
-    next_request.end().await;
+    next.end().await;
     assert_eq!(pebble.orders(), 1);
-    drop(looks);
+    drop(validation);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -78,10 +78,9 @@ async fn several_certificates_share_an_account() {
     let sites = sites.map(names).to_vec();
     let manager = Manager::new(config, sites, responses, SingleNode).unwrap();
     let restored = manager.watch().borrow().clone();
-    for (before, history_after) in both.iter().zip(restored) {
-        let (before, history_after) =
-            (before.issued.as_ref().unwrap(), history_after.issued.unwrap());
-        assert_eq!((&before.chain, &before.key), (&history_after.chain, &history_after.key));
+    for (before, after) in both.iter().zip(restored) {
+        let (before, after) = (before.issued.as_ref().unwrap(), after.issued.unwrap());
+        assert_eq!((&before.chain, &before.key), (&after.chain, &after.key));
     }
     manager.run(tokio::time::sleep(std::time::Duration::from_millis(300))).await;
     assert_eq!(pebble.orders(), orders);
@@ -104,8 +103,8 @@ async fn renewal_happens_before_expiry_with_the_same_account() {
     assert_eq!(pebble.log().matches("POST /sign-me-up").count(), 1);
 }
 
-/// Pebble refuses nonces by chance, and the client gives up on a request after three: an order may
-/// fail, for that reason only.
+/// Pebble refuses nonces at random, and the client gives up on a request after three refusals. An
+/// order may fail for that reason, and for no other.
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8555_6_5_refused_nonces_are_retried() {
     let responses = ChallengeResponses::new();
@@ -125,7 +124,7 @@ async fn rfc8555_6_5_refused_nonces_are_retried() {
             return;
         }
     }
-    panic!("of sixty orders none was posted twice: {}", pebble.log());
+    panic!("none of sixty orders was posted twice: {}", pebble.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -190,7 +189,7 @@ async fn an_expired_certificate_is_served_until_renewal() {
     let mut running = RunningManager::alone(config.clone(), &[NAMES], &responses);
     running.until_issued().await;
     // On a loaded machine it may be renewed before the manager stops.
-    let old = running.stop_with().await;
+    let old = running.end_with_certificate().await;
     pebble.kill();
     tokio::time::sleep(std::time::Duration::from_secs(4)).await;
 

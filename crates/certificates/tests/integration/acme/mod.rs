@@ -98,8 +98,8 @@ impl RunningManager {
         self.until("a certificate", |it| it.issued.is_some()).await
     }
 
-    /// Stops it, and returns its last certificate.
-    async fn stop_with(self) -> Arc<IssuedCertificate> {
+    /// Stops the manager, and returns its last certificate.
+    async fn end_with_certificate(self) -> Arc<IssuedCertificate> {
         let states = self.states.clone();
         self.end().await;
         states.borrow()[0].issued.clone().expect("a certificate")

@@ -13,34 +13,42 @@ const NAMES: &[&str] = &["example.test", "www.example.test"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_nodes_create_one_order_and_either_responds() {
-    let (one, other) = (ChallengeResponses::new(), ChallengeResponses::new());
-    // The authority always connects to the other node.
-    let pebble = Pebble::start(respond_to_challenges(&other, NAMES).await);
+    let (first_responses, second_responses) =
+        (ChallengeResponses::new(), ChallengeResponses::new());
+    // The authority always connects to the second node.
+    let pebble = Pebble::start(respond_to_challenges(&second_responses, NAMES).await);
     let (state, other_state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let records = SharedMemory::default();
-    let mut first =
-        RunningManager::sharing(config(&pebble, state.path()), &[NAMES], &one, &records);
-    first.until("an order", |it| it.phase == Phase::OrderRequest).await;
+    let mut first = RunningManager::sharing(
+        config(&pebble, state.path()),
+        &[NAMES],
+        &first_responses,
+        &records,
+    );
+    first.until("an order", |it| it.phase == Phase::Ordering).await;
     let config = config(&pebble, other_state.path());
-    let mut responses = RunningManager::sharing(config, &[NAMES], &other, &records);
+    let mut second = RunningManager::sharing(config, &[NAMES], &second_responses, &records);
     let issued = first.until_issued().await;
-    let taken = responses.until_issued().await;
-    assert_eq!(issued.issued.unwrap().chain, taken.issued.unwrap().chain);
-    assert_eq!((issued.attempts.issued, taken.attempts.issued, taken.attempts.adopted), (1, 0, 1));
+    let adopted = second.until_issued().await;
+    assert_eq!(issued.issued.unwrap().chain, adopted.issued.unwrap().chain);
+    assert_eq!(
+        (issued.attempts.issued, adopted.attempts.issued, adopted.attempts.adopted),
+        (1, 0, 1)
+    );
     assert_eq!(pebble.orders(), 1);
     // The records of the order are removed, those of the certificate stay.
     first.end().await;
-    responses.end().await;
+    second.end().await;
     assert!(records.names("/lease").is_empty() && records.names("/answers").is_empty());
-    assert!(one.is_idle() && other.is_idle());
+    assert!(first_responses.is_idle() && second_responses.is_idle());
 
-    // A third node adopts it later without an order.
+    // A third node adopts the certificate later, without an order.
     let third_state = tempfile::tempdir().unwrap();
     let config = super::config(&pebble, third_state.path());
-    let mut third = RunningManager::sharing(config, &[NAMES], &one, &records);
+    let mut third = RunningManager::sharing(config, &[NAMES], &first_responses, &records);
     let adopted = third.until_issued().await;
     assert_eq!(adopted.attempts.adopted, 1);
-    // So its renewal is due when it is for the others.
+    // So its renewal is due at the same time as on the other nodes.
     assert!(adopted.last_success <= adopted.issued.map(|issued| issued.not_before));
     third.end().await;
     assert_eq!(pebble.orders(), 1);
@@ -55,20 +63,20 @@ async fn the_lease_of_a_node_that_died_is_honored() {
     let config = config(&pebble, state.path());
     // Learn the name of the lease from a node that holds it.
     let mut first = RunningManager::sharing(config.clone(), &[NAMES], &responses, &records);
-    first.until("an order", |it| it.phase == Phase::OrderRequest).await;
+    first.until("an order", |it| it.phase == Phase::Ordering).await;
     let lease = records.names("/lease").pop().unwrap();
     first.end().await;
     assert!(records.names("/lease").is_empty());
 
     records.put(&lease, b"another node", Duration::from_secs(3600)).await.unwrap();
-    let mut waits = RunningManager::sharing(config, &[NAMES], &responses, &records);
-    waits.until("the other", |it| it.phase == Phase::Elsewhere).await;
+    let mut waiting = RunningManager::sharing(config, &[NAMES], &responses, &records);
+    waiting.until("the other", |it| it.phase == Phase::Elsewhere).await;
     let orders = pebble.orders();
     tokio::time::sleep(A_WHILE).await;
     assert_eq!(pebble.orders(), orders);
     records.expire("/lease");
-    waits.until_issued().await;
-    waits.end().await;
+    waiting.until_issued().await;
+    waiting.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -102,9 +110,9 @@ async fn an_unreadable_record_does_not_block_orders() {
     first.end().await;
     // The new certificate replaced the broken record.
     let other = config(&pebble, other_state.path());
-    let mut finds = RunningManager::sharing(other, &[NAMES], &responses, &records);
-    let found = finds.until_issued().await;
-    finds.end().await;
+    let mut finder = RunningManager::sharing(other, &[NAMES], &responses, &records);
+    let found = finder.until_issued().await;
+    finder.end().await;
     assert_eq!(found.issued.unwrap().chain, issued.issued.unwrap().chain);
     assert_eq!((found.attempts.adopted, pebble.orders()), (1, 1));
 }
@@ -121,18 +129,18 @@ async fn a_lost_record_is_published_again() {
     first.end().await;
     // The keys that encrypted it are lost.
     records.make_unreadable("/certificate/");
-    let has = RunningManager::sharing(one, &[NAMES], &responses, &records);
-    let next_request = async {
+    let holder = RunningManager::sharing(one, &[NAMES], &responses, &records);
+    let published = async {
         while records.is_unreadable("/certificate/") {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(TEST_TIMEOUT, next_request).await.unwrap();
-    has.end().await;
+    tokio::time::timeout(TEST_TIMEOUT, published).await.unwrap();
+    holder.end().await;
     let other = config(&pebble, other_state.path());
-    let mut finds = RunningManager::sharing(other, &[NAMES], &responses, &records);
-    assert_eq!(finds.until_issued().await.attempts.adopted, 1);
-    finds.end().await;
+    let mut finder = RunningManager::sharing(other, &[NAMES], &responses, &records);
+    assert_eq!(finder.until_issued().await.attempts.adopted, 1);
+    finder.end().await;
     assert_eq!(pebble.orders(), 1);
 }
 
@@ -143,7 +151,7 @@ async fn two_processes_of_a_machine_create_one_order() {
     let state = tempfile::tempdir().unwrap();
     let config = config(&pebble, state.path());
     let mut one = RunningManager::alone(config.clone(), &[NAMES], &responses);
-    one.until("an order", |it| it.phase == Phase::OrderRequest || it.issued.is_some()).await;
+    one.until("an order", |it| it.phase == Phase::Ordering || it.issued.is_some()).await;
     // Validation never reaches its responses.
     let mut other = RunningManager::alone(config, &[NAMES], &ChallengeResponses::new());
     let (first, second) = (one.until_issued().await, other.until_issued().await);

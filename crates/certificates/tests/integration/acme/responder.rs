@@ -13,15 +13,15 @@ pub(crate) async fn respond_to_challenges(
 ) -> PebblePlan {
     let (http, http_port) = listen().await;
     let (tls, tls_port) = listen().await;
-    let (of_http, of_tls) = (responses.clone(), responses.clone());
+    let (http_responses, tls_responses) = (responses.clone(), responses.clone());
     tokio::spawn(async move {
         while let Ok((stream, _)) = http.accept().await {
-            tokio::spawn(respond_http(stream, of_http.clone()));
+            tokio::spawn(respond_http(stream, http_responses.clone()));
         }
     });
     tokio::spawn(async move {
         while let Ok((stream, _)) = tls.accept().await {
-            tokio::spawn(respond_tls(stream, of_tls.clone(), names));
+            tokio::spawn(respond_tls(stream, tls_responses.clone(), names));
         }
     });
     PebblePlan { http_port, tls_port, ..PebblePlan::default() }

@@ -34,17 +34,17 @@ impl SharedMemory {
     }
 
     /// The names of the records with this suffix.
-    pub(crate) fn names(&self, end: &str) -> Vec<String> {
+    pub(crate) fn names(&self, suffix: &str) -> Vec<String> {
         let records = self.records.lock().unwrap();
-        records.keys().filter(|name| name.ends_with(end)).cloned().collect()
+        records.keys().filter(|name| name.ends_with(suffix)).cloned().collect()
     }
 
     /// Expires the records with this suffix.
-    pub(crate) fn expire(&self, end: &str) {
-        self.records.lock().unwrap().retain(|name, _| !name.ends_with(end));
+    pub(crate) fn expire(&self, suffix: &str) {
+        self.records.lock().unwrap().retain(|name, _| !name.ends_with(suffix));
     }
 
-    fn reach(&self) -> Result<(), SharedRecordsError> {
+    fn check_reachable(&self) -> Result<(), SharedRecordsError> {
         match *self.unreachable.lock().unwrap() {
             true => Err(SharedRecordsError("the store is away".to_owned())),
             false => Ok(()),
@@ -54,7 +54,7 @@ impl SharedMemory {
 
 impl SharedRecords for SharedMemory {
     async fn get(&self, name: &str) -> Result<Option<Vec<u8>>, SharedRecordsError> {
-        self.reach()?;
+        self.check_reachable()?;
         if self.is_unreadable(name) {
             return Ok(None);
         }
@@ -69,7 +69,7 @@ impl SharedRecords for SharedMemory {
         record: &[u8],
         lifetime: Duration,
     ) -> Result<(), SharedRecordsError> {
-        self.reach()?;
+        self.check_reachable()?;
         if self.is_unreadable(name) {
             *self.unreadable.lock().unwrap() = None;
         }
@@ -84,7 +84,7 @@ impl SharedRecords for SharedMemory {
         record: &[u8],
         lifetime: Duration,
     ) -> Result<bool, SharedRecordsError> {
-        self.reach()?;
+        self.check_reachable()?;
         let mut records = self.records.lock().unwrap();
         if records.get(name).is_some_and(|(_, end)| *end > Instant::now()) {
             return Ok(false);
@@ -94,7 +94,7 @@ impl SharedRecords for SharedMemory {
     }
 
     async fn remove(&self, name: &str) -> Result<(), SharedRecordsError> {
-        self.reach()?;
+        self.check_reachable()?;
         self.records.lock().unwrap().remove(name);
         Ok(())
     }

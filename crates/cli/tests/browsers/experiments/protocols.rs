@@ -120,10 +120,10 @@ pub(crate) fn returns_with_expired_tokens(installed: &Installed) -> Result<(), S
     return_five_times(installed, "[http3]\ntoken_lifetime = \"1ms\"\n", 1)
 }
 
-/// More returns than tickets come with a first visit: each has to bring the next one's ticket. By
-/// the packets, since a refused or missing ticket also brings a page. `min_tokens`: the
-/// fewest address tokens of each; quinn sends one at once to a validated address, and to all one
-/// for each Handshake packet.
+/// Returns more often than the first visit brings tickets, so each visit has to bring the next
+/// ticket. Checks the packets, since a page loads without early data, too. `min_tokens`: the fewest
+/// address tokens of a visit; quinn sends one at once to a validated address, and one to any
+/// address for each Handshake packet.
 fn return_five_times(installed: &Installed, config: &str, min_tokens: u32) -> Result<(), String> {
     let quic = Quic::Known(vec!["www.site.test:443".to_owned()]);
     let mut visits = Visits::with_config(installed, quic, config);

@@ -9,11 +9,11 @@ use super::{Plan, Row};
 use crate::cluster::ALL;
 use crate::stage::{Setup, Stage};
 
-/// By 5 s, one node ahead and one behind: within the margin, so all of them take early data, and
-/// what is stale at one is fresh at another.
+/// One node is 5 s ahead and one 5 s behind: within the margin, so all accept early data, and a
+/// flight that is stale at one node is fresh at another.
 pub(super) fn within_the_margin(plan: &Plan) -> Vec<Row> {
     let clocks = [None, Some("+5s"), Some("-5s")];
-    let stage = Stage::single("clocks_5_s_off", plan, &Setup { clocks, ..Setup::OWN });
+    let stage = Stage::single("clocks_5_s_off", plan, &Setup { clocks, ..Setup::DEFAULT });
     let run = stage.run.clone();
     for _ in 0..8 {
         run.flights(3, &ALL);
@@ -23,12 +23,12 @@ pub(super) fn within_the_margin(plan: &Plan) -> Vec<Row> {
     vec![stage.end(&["replayed"])]
 }
 
-/// By more than the margin: that node takes nothing early.
+/// One node is off by more than the margin, so it accepts no early data.
 pub(super) fn beyond_the_margin(plan: &Plan) -> Vec<Row> {
     let mut rows = Vec::new();
     for (name, clock) in [("clock_ahead_too_far", "+5s"), ("clock_behind_too_far", "-5s")] {
         let clocks = [None, None, Some(clock)];
-        let setup = Setup { clocks, takers: &[0, 1], ..Setup::TIGHT };
+        let setup = Setup { clocks, early_data_nodes: &[0, 1], ..Setup::TIGHT };
         let stage = Stage::single(name, plan, &setup);
         let run = stage.run.clone();
         run.flights(10, &[0, 1]);
@@ -39,7 +39,7 @@ pub(super) fn beyond_the_margin(plan: &Plan) -> Vec<Row> {
     rows
 }
 
-/// One node's clock is set back by so much that flights of before are fresh again, and right again
+/// One node's clock is set back by so much that earlier flights are fresh again, and corrected
 /// after a while.
 pub(super) fn set_back(plan: &Plan) -> Vec<Row> {
     let clocks = [None, Some("+0s"), None];

@@ -52,8 +52,8 @@ fn after_rotation(cluster: &mut Cluster, run: &Run) {
     cluster.rotate();
     run.copies(0.3, &ALL);
     run.flights(run.size() / 4, &ALL);
-    sleep(run.clients().kind.spread());
-    // By tickets of before and after.
+    sleep(run.clients().kind.propagation_time());
+    // With tickets from before and after the rotation.
     run.requests(2 * run.size(), &ALL);
     run.remaining_copies();
 }
@@ -70,7 +70,7 @@ fn over_http2(_: &mut Cluster, run: &Run) {
     run.copies(1.0, &ALL);
 }
 
-/// With a store, all on one cluster too.
+/// All steps, also over HTTP/2, on one cluster with a store.
 pub(super) fn shared(plan: &Plan) -> Vec<Row> {
     let mut stage = Stage::single("shared", plan, &Setup::of(plan));
     let steps = [&STEPS[..], &[("over_http2", over_http2)]].concat();
@@ -79,7 +79,7 @@ pub(super) fn shared(plan: &Plan) -> Vec<Row> {
     runs.iter().map(|run| evaluate(run, &log, complete_logs)).collect()
 }
 
-/// A register for each process: each accepts early data on its own tickets alone.
+/// A register for each process: each accepts early data only on its own tickets.
 pub(super) fn without_a_store(plan: &Plan) -> Vec<Row> {
     let rows = one_after_the_other(Kind::Local, plan, &STEPS[..2]);
     let executed: u64 = rows.iter().map(|row| row.copies_executed).sum();
@@ -87,7 +87,7 @@ pub(super) fn without_a_store(plan: &Plan) -> Vec<Row> {
     rows
 }
 
-/// The proof that the harness sees what it looks for.
+/// Proves that the harness detects executed copies, because nginx executes them.
 pub(super) fn nginx(plan: &Plan) -> Vec<Row> {
     let steps = if plan.extended { &STEPS[..] } else { &STEPS[..2] };
     let rows = one_after_the_other(Kind::Nginx, plan, steps);
@@ -100,7 +100,7 @@ pub(super) fn haproxy(plan: &Plan) -> Vec<Row> {
     one_after_the_other(Kind::Haproxy, plan, &STEPS)
 }
 
-/// All on one cluster.
+/// Runs all steps on one cluster without a store.
 fn one_after_the_other(kind: Kind, plan: &Plan, steps: &[Step]) -> Vec<Row> {
     let settings = Settings {
         freshness: Duration::from_secs(10),
@@ -111,7 +111,7 @@ fn one_after_the_other(kind: Kind, plan: &Plan, steps: &[Step]) -> Vec<Row> {
         early_data: true,
     };
     let mut cluster = Cluster::start(kind, [None; 3], |_| settings.clone());
-    cluster.warm_up(START, if kind == Kind::Local { &[0] } else { &ALL });
+    cluster.warm_up(START_TIMEOUT, if kind == Kind::Local { &[0] } else { &ALL });
     let runs = play(&mut cluster, plan, steps);
     let (log, complete_logs) = cluster.stop();
     runs.iter().map(|run| evaluate(run, &log, complete_logs)).collect()
@@ -126,5 +126,5 @@ fn play(cluster: &mut Cluster, plan: &Plan, steps: &[Step]) -> Vec<Run> {
     steps.iter().map(step).collect()
 }
 
-/// For a busy machine.
-const START: Duration = Duration::from_secs(150);
+/// Longer than any time without early data after a start, on a busy machine.
+const START_TIMEOUT: Duration = Duration::from_secs(150);

@@ -7,21 +7,21 @@ use firstflight_testkit::{Sentinels, StoreProcess, until};
 use super::{Plan, Row};
 use crate::cluster::ALL;
 use crate::link::Link;
-use crate::stage::{Stage, Store, WINDOW, tell_sentinels};
+use crate::stage::{EARLY_DATA_TIMEOUT, Stage, Store, tell_sentinels};
 
 /// The master dies.
 pub(super) fn lagging_replica(plan: &Plan) -> Vec<Row> {
     failover("failover_lagging", plan, |stage| stage.process().kill(), |_| {})
 }
 
-/// The master stands still, is replaced, and comes back in the belief that it is the master.
+/// The master freezes, is replaced, and resumes as if it were still the master.
 pub(super) fn old_master_returns(plan: &Plan) -> Vec<Row> {
     let freeze = |stage: &mut Stage| stage.process().freeze();
     failover("old_master_returns", plan, freeze, |stage| stage.process().thaw())
 }
 
-/// The same replica, and claims that count only when it has them (`replicas = 1`): none does while
-/// it lags, nor as a master without a replica of its own, until the old one has become that.
+/// The same with claims that count only once a replica has them (`replicas = 1`): no claim counts
+/// while the replica lags, nor after its promotion, until the old master has become its replica.
 pub(super) fn acknowledged(plan: &Plan) -> Vec<Row> {
     let mut stage = Stage::sentinels("failover_with_wait", plan, "replicas = 1\n");
     let run = stage.run.clone();
@@ -36,9 +36,9 @@ pub(super) fn acknowledged(plan: &Plan) -> Vec<Row> {
     run.copies(0.2, &ALL);
     stage.process().restart();
     run.copies(0.2, &ALL);
-    load.until_accepted(20, WINDOW);
+    load.until_accepted(20, EARLY_DATA_TIMEOUT);
     load.end();
-    // The budget may be over before the store gives the replica up.
+    // The budget may end before the store stops waiting for the replica.
     vec![stage.end(&["store_unreplicated", "store_timeout"])]
 }
 
@@ -56,19 +56,19 @@ fn failover(
     let stores = &sentinels(&stage).stores;
     let behind =
         replicated(&stores[0], "master_repl_offset") - replicated(&stores[1], "slave_repl_offset");
-    assert!(behind > FLIGHTS as i64 * CLAIM, "the replica lags by {behind} bytes");
+    assert!(behind > FLIGHTS as i64 * MIN_CLAIM_BYTES, "the replica lags by {behind} bytes");
     lose(&mut stage);
     promote(sentinels(&stage));
     drop(link);
     run.copies(0.3, &ALL);
     then(&mut stage);
     run.copies(0.2, &ALL);
-    load.until_accepted(20, WINDOW);
+    load.until_accepted(20, EARLY_DATA_TIMEOUT);
     load.end();
     vec![stage.end(&["store_window"])]
 }
 
-/// The proof that a replica behind a cut pipe lacks what came last, also as a master.
+/// Proves that a replica behind a cut link lacks the last writes, also after its promotion.
 pub(super) fn lag_is_real(_: &Plan) -> Vec<Row> {
     let mut store = Sentinels::start();
     store.stores[0].cli(&["set", "before", "1"]);
@@ -89,34 +89,34 @@ fn sentinels(stage: &Stage) -> &Sentinels {
     }
 }
 
-/// Bytes of the stream of what was recorded.
+/// A position in the replication stream, in bytes.
 fn replicated(store: &StoreProcess, field: &str) -> i64 {
-    let stderr = store.cli(&["info", "replication"]);
-    let value = stderr.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    let info = store.cli(&["info", "replication"]);
+    let value = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     value.and_then(|value| value.trim().parse().ok()).expect("a number")
 }
 
-/// Waits until the replica of a master that is gone has become the master.
+/// Waits until the replica of a lost master has become the master.
 fn promote(store: &Sentinels) {
-    // Sentinels that did not agree try again after twice this time.
+    // Sentinels that did not agree retry after twice this time.
     tell_sentinels(store, "failover-timeout", 5_000);
     store.wait_for_master(1);
 }
 
-/// From now on nothing that the master records reaches the replica. A replica that is stopped would
-/// not do: what its kernel has received for it, it reads when it goes on.
+/// Cuts the replica off from the master's writes. Stopping the replica would not do: when resumed,
+/// it would read what its kernel has received.
 fn lag(store: &Sentinels) -> Link {
-    // A sentinel leads a replica that follows by another address back, after this time.
+    // After this time, a sentinel redirects a replica that follows another address.
     tell_sentinels(store, "failover-timeout", 120_000);
     let (master, replica) = (&store.stores[0], &store.stores[1]);
     let link = Link::to(master.tcp().1);
     replica.cli(&["replicaof", "127.0.0.1", &link.port().to_string()]);
     let up = || {
-        let stderr = replica.cli(&["info", "replication"]);
-        stderr.contains(&format!("master_port:{}", link.port()))
-            && stderr.contains("master_link_status:up")
+        let info = replica.cli(&["info", "replication"]);
+        info.contains(&format!("master_port:{}", link.port()))
+            && info.contains("master_link_status:up")
     };
-    assert!(until(up), "the replica follows by the pipe");
+    assert!(until(up), "the replica follows over the link");
     link.cut();
     link
 }
@@ -124,5 +124,5 @@ fn lag(store: &Sentinels) -> Link {
 /// Flights that the replica does not know, few enough to be fresh when it is the master.
 const FLIGHTS: usize = 20;
 
-/// Bytes that a claim takes at least where it is passed on: name, key, token and times.
-const CLAIM: i64 = 60;
+/// The least number of bytes of a replicated claim: name, key, token and times.
+const MIN_CLAIM_BYTES: i64 = 60;

@@ -1,5 +1,5 @@
-//! The attacker holds an original back. Its client may be told 425 (Too Early), which says that a
-//! copy has overtaken it.
+//! The attacker delays an original. Its client may get 425 (Too Early), which means that a copy has
+//! overtaken the original.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use crate::cluster::ALL;
 use crate::runtime;
 use crate::stage::{Setup, Stage};
 
-/// Copies come first, and the original when they are done.
+/// Copies arrive first, and the original when they are done.
 pub(super) fn overtaken(plan: &Plan) -> Vec<Row> {
     race("copy_overtakes", plan, false)
 }
 
-/// Copies and original come at once.
+/// Copies and original arrive at the same time.
 pub(super) fn concurrently(plan: &Plan) -> Vec<Row> {
     race("copies_abreast", plan, true)
 }
@@ -34,7 +34,8 @@ fn race(name: &'static str, plan: &Plan, at_once: bool) -> Vec<Row> {
             let mut release = Some(release);
             if at_once {
                 let _ = release.take().map(|release| release.send(()));
-                // A head start, so that now the one wins and now the other.
+                // A head start that varies, so that sometimes the original wins and sometimes a
+                // copy.
                 tokio::time::sleep(Duration::from_millis(number as u64 % 2)).await;
             }
             let nodes =
@@ -47,9 +48,9 @@ fn race(name: &'static str, plan: &Plan, at_once: bool) -> Vec<Row> {
         });
     }
     let overtaken = run.counts(|counts| counts.too_early);
-    assert!(at_once || overtaken > 0, "{name}: the client is told");
+    assert!(at_once || overtaken > 0, "{name}: no client got 425");
     vec![stage.end(&[])]
 }
 
-/// Copies of each that race it.
+/// Copies that race each original.
 const COPIES: usize = 6;

@@ -1,4 +1,4 @@
-//! A store that is gone, stands still, has forgotten, is full, slow, or out of reach.
+//! A store that is down, frozen, empty, full, slow or unreachable.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use firstflight_testkit::until;
 
 use super::{Plan, Row};
 use crate::cluster::ALL;
-use crate::stage::{Setup, Stage, WINDOW};
+use crate::stage::{EARLY_DATA_TIMEOUT, Setup, Stage};
 
 /// Killed, and started again after a while.
 pub(super) fn stopped(plan: &Plan) -> Vec<Row> {
@@ -45,7 +45,7 @@ pub(super) fn out_of_memory(plan: &Plan) -> Vec<Row> {
     fault("store_out_of_memory", plan, &["store_refused"], full, room)
 }
 
-/// Room is made by dropping records.
+/// A full store that drops records.
 pub(super) fn evicting(plan: &Plan) -> Vec<Row> {
     let evict = |stage: &mut Stage| {
         store_cli(stage, &["config", "set", "maxmemory-policy", "allkeys-random"]);
@@ -58,14 +58,14 @@ pub(super) fn evicting(plan: &Plan) -> Vec<Row> {
     fault("store_evicting", plan, &["store_evicting", "store_window"], evict, keep)
 }
 
-/// Further away than the budget.
+/// Slower than the budget.
 pub(super) fn slow(plan: &Plan) -> Vec<Row> {
     let each_way = 4 * plan.budget;
     let slow = move |stage: &mut Stage| stage.links.iter().for_each(|link| link.slow(each_way));
     fault("store_slow", plan, &["store_timeout"], slow, open)
 }
 
-/// Out of reach for one node, which the others do not know.
+/// Unreachable for one node, which the others do not notice.
 pub(super) fn partitioned(plan: &Plan) -> Vec<Row> {
     let cut = |stage: &mut Stage| stage.links[0].cut();
     fault("store_partitioned", plan, &["store_timeout", "store_down"], cut, open)
@@ -84,36 +84,36 @@ pub(super) fn single_use(plan: &Plan) -> Vec<Row> {
     fault_on(stage, &["session_not_resumed", "store_window"], restart, |_| {})
 }
 
-/// Honest requests and copies before, while the trouble starts, during it, while it ends, and
-/// until all is well again.
+/// Sends honest requests and copies before, during and after a fault, until early data is accepted
+/// again.
 fn fault(
     name: &'static str,
     plan: &Plan,
     reasons: &[&str],
-    begin: impl FnOnce(&mut Stage),
+    inject: impl FnOnce(&mut Stage),
     end: impl FnOnce(&mut Stage),
 ) -> Vec<Row> {
-    fault_on(Stage::single(name, plan, &Setup::of(plan)), reasons, begin, end)
+    fault_on(Stage::single(name, plan, &Setup::of(plan)), reasons, inject, end)
 }
 
 fn fault_on(
     mut stage: Stage,
     reasons: &[&str],
-    begin: impl FnOnce(&mut Stage),
+    inject: impl FnOnce(&mut Stage),
     end: impl FnOnce(&mut Stage),
 ) -> Vec<Row> {
     let run = stage.run.clone();
     run.flights(run.size(), &ALL);
     let load = run.background_load();
     load.run_for(Duration::from_secs(1));
-    begin(&mut stage);
+    inject(&mut stage);
     run.copies(0.2, &ALL);
     load.run_for(Duration::from_secs(6));
-    // On a busy machine it takes longer. `Stage::end` says so if it never comes about.
+    // On a busy machine the fault shows later. `Stage::end` reports it if it never does.
     until(|| stage.cluster.has_logged(reasons));
     end(&mut stage);
     run.copies(0.2, &ALL);
-    load.until_accepted(20, WINDOW);
+    load.until_accepted(20, EARLY_DATA_TIMEOUT);
     load.end();
     vec![stage.end(reasons)]
 }

@@ -52,7 +52,7 @@ pub(crate) fn configure(
             "[[site]]\nnames = {names:?}\nacme = true\n[[site.route]]\npath = \"/\"\nroot = {root:?}\n"
         );
     }
-    // Whole or not at all, as it is watched.
+    // Replaced atomically, because the server watches it.
     fs::write(dir.join("config.new"), text).unwrap();
     fs::rename(dir.join("config.new"), dir.join("config.toml")).unwrap();
 }
@@ -84,11 +84,11 @@ pub(crate) fn serial(port: u16, name: &str) -> String {
 /// The status of a site's certificate at the admin listener.
 pub(crate) fn certificate(server: &Serve, site: &str) -> Value {
     let url = format!("http://{}/status.json", server.console());
-    let stderr = run(Command::new("curl").args(["-sS", &url])).out;
+    let status_text = run(Command::new("curl").args(["-sS", &url])).out;
     let status: Value =
-        serde_json::from_str(&stderr).unwrap_or_else(|error| panic!("{error}: {stderr}"));
+        serde_json::from_str(&status_text).unwrap_or_else(|error| panic!("{error}: {status_text}"));
     let all = status["certificates"].as_array().cloned().unwrap_or_default();
-    all.into_iter().find(|one| one["site"] == site).unwrap_or_default()
+    all.into_iter().find(|entry| entry["site"] == site).unwrap_or_default()
 }
 
 /// The value of the first metric whose line starts with this text.

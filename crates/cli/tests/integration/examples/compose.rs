@@ -20,15 +20,15 @@ use crate::support::program::{
 };
 
 /// Loads `compose.yaml` with these variables set.
-fn loaded(file: &Path, variables: &[(&str, &str)]) -> Ended {
+fn load(file: &Path, variables: &[(&str, &str)]) -> Ended {
     let mut command = Command::new(program_path("compose-go"));
     command.env_remove("EARLY_DATA").env_remove("KEEP_ALIVE");
     run(command.arg(file).envs(variables.iter().copied()))
 }
 
-/// Its services.
+/// Loads the example with these variables set.
 fn services(variables: &[(&str, &str)]) -> String {
-    let ended = loaded(&example("compose/compose.yaml"), variables);
+    let ended = load(&example("compose/compose.yaml"), variables);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     ended.out
 }
@@ -77,9 +77,10 @@ fn the_compose_file_is_valid_and_hardened() {
         networks.keys().map(|name| name.as_str().unwrap().to_owned()).collect()
     };
     assert_eq!(networks("valkey"), ["store"]);
-    let near = services.keys().filter_map(Yaml::as_str).filter(|name| *name != "secrets");
-    let near: Vec<_> = near.filter(|name| networks(name).contains(&"store".to_owned())).collect();
-    assert_eq!(near, ["firstflight", "valkey"]);
+    let with_store = services.keys().filter_map(Yaml::as_str).filter(|name| *name != "secrets");
+    let with_store: Vec<_> =
+        with_store.filter(|name| networks(name).contains(&"store".to_owned())).collect();
+    assert_eq!(with_store, ["firstflight", "valkey"]);
     assert!(out.contains("- --aclfile\n"), "{out}");
 
     // The image of this version is the one that is built here.
@@ -95,7 +96,7 @@ fn the_compose_file_is_valid_and_hardened() {
     let file = dir.path().join("compose.yaml");
     let wrong = text(&example("compose/compose.yaml")).replace("stop_grace_period", "stop_grace");
     fs::write(&file, wrong).unwrap();
-    let refused = loaded(&file, &[]);
+    let refused = load(&file, &[]);
     assert!(refused.code == Some(1) && refused.err.contains("stop_grace"), "{refused:?}");
 }
 
@@ -161,8 +162,8 @@ impl Stack {
             .map(|name| text(&dir.path().join("secrets").join(name)))
         };
         let drawn = secrets();
-        let [kek, token, shown, password, users] = &drawn;
-        assert!(kek.len() == 65 && token.len() == 65 && kek != token && token == shown);
+        let [kek, token, prometheus_token, password, users] = &drawn;
+        assert!(kek.len() == 65 && token.len() == 65 && kek != token && token == prometheus_token);
         assert!(password.len() == 65 && users.contains(&format!(" >{} ", password.trim())));
         assert_eq!(secrets(), drawn, "the second start keeps the secrets");
         let password = password.trim().to_owned();
@@ -275,7 +276,7 @@ fn a_changed_mount_is_detected_and_sessions_survive() {
     let counts: Value = serde_json::from_str(&counts).unwrap();
     assert_eq!(counts["GET /account"], 1, "{counts}");
     prometheus.wait_for_series("firstflight_early_data_accepted_total{transport=\"tcp\"} > 0");
-    // The health check reads the address from the configuration, which contains a port here.
+    // The health check would read the address from the configuration, which has port 0 here.
     let health = ["health", "--admin", &server.console().to_string()].map(str::to_owned);
     let ended = run(firstflight(stack.dir.path()).args(health));
     assert_eq!(ended.code, Some(0), "{ended:?}");

@@ -24,7 +24,7 @@ fn manifests(dir: &Path) -> Ended {
 }
 
 /// Validates the manifests against the schemas of a Kubernetes version.
-fn validated(version: &str, manifests: &Path) -> Ended {
+fn validate(version: &str, manifests: &Path) -> Ended {
     let module = program_path("kubernetes-validate");
     let library = module.parent().and_then(Path::parent).unwrap_or(Path::new(""));
     let mut command = Command::new("python3");
@@ -34,8 +34,9 @@ fn validated(version: &str, manifests: &Path) -> Ended {
 
 /// Finds the manifest of this kind and name.
 fn find<'a>(all: &'a [Yaml<'a>], kind: &str, name: &str) -> &'a Yaml<'a> {
-    let is = |one: &&Yaml<'_>| {
-        one["kind"].as_str() == Some(kind) && one["metadata"]["name"].as_str() == Some(name)
+    let is = |manifest: &&Yaml<'_>| {
+        manifest["kind"].as_str() == Some(kind)
+            && manifest["metadata"]["name"].as_str() == Some(name)
     };
     all.iter().find(is).unwrap_or_else(|| panic!("no {kind} {name}"))
 }
@@ -60,11 +61,11 @@ fn kubernetes_accepts_the_manifests() {
     fs::write(&file, &made.out).unwrap();
     // The oldest version still in use, and the newest known one.
     for version in ["1.27", "1.37"] {
-        let ended = validated(version, &file);
+        let ended = validate(version, &file);
         assert_eq!(ended.code, Some(0), "{ended:?}");
     }
     fs::write(&file, made.out.replace("maxUnavailable", "maxUnavailible")).unwrap();
-    assert_ne!(validated("1.37", &file).code, Some(0), "the validator detects mistakes");
+    assert_ne!(validate("1.37", &file).code, Some(0), "the validator detects mistakes");
 
     let all = Yaml::load_from_str(&made.out).unwrap();
     let spec = pod(&all, "firstflight");
@@ -77,7 +78,7 @@ fn kubernetes_accepts_the_manifests() {
         assert_eq!(words(&context["capabilities"]["drop"]), ["ALL"], "{name}");
         let image = spec["containers"][0]["image"].as_str().unwrap();
         assert!(image.rsplit_once(':').unwrap().1.contains('.'), "{image} moves");
-        // 0400 in Kubernetes' YAML, which is 1.1.
+        // Written as 0400, which is octal in YAML 1.1, the version that Kubernetes uses.
         let volumes = spec["volumes"].as_vec().unwrap();
         let secrets = volumes.iter().filter_map(|volume| volume.as_mapping_get("secret"));
         assert!(secrets.clone().count() > 0, "{name}");
@@ -95,9 +96,9 @@ fn kubernetes_accepts_the_manifests() {
     assert!(grace > seconds("drain_delay") + seconds("drain_timeout"));
     let monitor = text(&example("kubernetes/service-monitor.yaml"));
     let monitor = Yaml::load_from_str(&monitor).unwrap().remove(0);
-    let wanted = &monitor["spec"]["selector"]["matchLabels"];
+    let labels = &monitor["spec"]["selector"]["matchLabels"];
     let service = find(&all, "Service", "firstflight-admin");
-    assert_eq!(&service["metadata"]["labels"], wanted);
+    assert_eq!(&service["metadata"]["labels"], labels);
     let port = monitor["spec"]["endpoints"][0]["port"].as_str();
     assert_eq!(service["spec"]["ports"][0]["name"].as_str(), port);
 }
@@ -230,7 +231,7 @@ fn make_secrets(dir: &Path) {
     let made = run(Command::new("kubectl").args(create.split_whitespace()).current_dir(dir));
     assert_eq!(made.code, Some(0), "{made:?}");
     fs::write(dir.join("secret.yaml"), made.out).unwrap();
-    let ended = validated("1.37", &dir.join("secret.yaml"));
+    let ended = validate("1.37", &dir.join("secret.yaml"));
     assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
@@ -268,19 +269,20 @@ fn rfc8446_8_three_nodes_execute_a_flight_once_also_after_a_restart() {
         targets.push(target);
     }
     nodes.probes_get_responses(&nodes.all[0]);
-    // A rolling update: a node is replaced by another one, which needs no window.
+    // A rolling update: a node is replaced by another one, which needs no recording window.
     let log = nodes.all.remove(0).stop();
     let line = |line: &&Value, target: &str| line["target"] == target && line["executed"] == true;
-    let gone = targets.iter().map(|target| log.iter().filter(|l| line(l, target)).count());
-    let gone: Vec<usize> = gone.collect();
+    let executed_there =
+        targets.iter().map(|target| log.iter().filter(|l| line(l, target)).count());
+    let executed_there: Vec<usize> = executed_there.collect();
     let another = nodes.node("another");
     nodes.all.insert(0, another);
     let late = nodes.early(&path, 0, "later", || {});
     resend(nodes.all[1].address, &path.flight(), 10, 1);
     // A log line is written when its request has ended.
     assert!(until(|| nodes.executed(&late) > 0));
-    for (target, gone) in targets.iter().zip(gone) {
-        assert_eq!(nodes.executed(target) + gone, 1, "{target}");
+    for (target, executed_there) in targets.iter().zip(executed_there) {
+        assert_eq!(nodes.executed(target) + executed_there, 1, "{target}");
     }
     assert_eq!(nodes.executed(&late), 1);
     for node in nodes.all {

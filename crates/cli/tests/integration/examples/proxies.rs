@@ -1,6 +1,6 @@
 //! nginx and HAProxy with their examples, two nodes each with the keys of one ring: which requests
-//! are executed early, what the application is told, and what happens to copies. `keys_fleet` tests
-//! sessions across rotations with the same examples.
+//! are executed early, what the application receives, and what happens to copies. `keys_fleet`
+//! tests sessions across rotations with the same examples.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -28,7 +28,7 @@ struct Fleet {
     nodes: [Peer; 2],
     path: Recorder,
     /// The number of lines in the first node's log before packets after a first flight may pass.
-    wanted: Arc<AtomicUsize>,
+    min_lines: Arc<AtomicUsize>,
     http: &'static str,
     log: &'static str,
 }
@@ -57,23 +57,23 @@ impl Fleet {
             );
             node(&home, &address)
         });
-        let wanted = Arc::<AtomicUsize>::default();
-        let (wants, file) = (wanted.clone(), dir.path().join("a").join(log));
-        let opens = move || text(&file).lines().count() >= wants.load(Ordering::Relaxed);
+        let min_lines = Arc::<AtomicUsize>::default();
+        let (awaited, file) = (min_lines.clone(), dir.path().join("a").join(log));
+        let opens = move || text(&file).lines().count() >= awaited.load(Ordering::Relaxed);
         let path = Recorder::start(address_of(&nodes[0]));
         path.hold_rest(opens);
-        Self { dir, application, nodes, path, wanted, http, log }
+        Self { dir, application, nodes, path, min_lines, http, log }
     }
 
     /// Sends a request to the first node. If `early`, the client's Finished is delayed until the
     /// node has responded.
     fn fetch(&self, target: &str, early: bool, flags: &[&str]) -> Fetched {
         let lines = if early { self.lines().len() + 1 } else { 0 };
-        self.wanted.store(lines, Ordering::Relaxed);
+        self.min_lines.store(lines, Ordering::Relaxed);
         let arguments = [flags, &[self.http, "--include"]].concat();
         let fetched =
             fetch(self.dir.path(), &self.nodes[0].cert, &self.path.url(target), &arguments);
-        self.wanted.store(0, Ordering::Relaxed);
+        self.min_lines.store(0, Ordering::Relaxed);
         assert!(fetched.ended.out.ends_with("upstream\n"), "{target}: {:?}", fetched.ended);
         assert!(fetched.ended.out.to_lowercase().contains("strict-transport-security: max-age"));
         fetched
@@ -91,7 +91,7 @@ impl Fleet {
         run(command.args(["--silent", "--include", "http://localhost/metrics"])).out
     }
 
-    fn redirects(&self) {
+    fn assert_redirects(&self) {
         let moved = self.curl("plain").to_lowercase();
         let there = moved.contains("location: https://localhost/metrics");
         assert!(there && moved.contains(" 308 "), "{moved}");
@@ -127,7 +127,7 @@ fn keys(dir: &Path, arguments: &[&str]) {
     assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
-const OFTEN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 const EARLY: [&str; 1] = ["--tls-earlydata"];
 const ORDER: [&str; 4] = ["--tls-earlydata", "--early-data-any-method", "-d", "book=1"];
 
@@ -145,20 +145,20 @@ fn rfc8470_nginx_executes_safe_requests_early_and_responds_425_to_others() {
         // The client's Finished waits for the 425.
         assert_eq!(verdict(fleet.fetch("/order", true, &ORDER)), "accepted 1 200");
         let _copies = fleet.copies(3);
-        let of = |words: &str| {
+        let lines_with = |words: &str| {
             let lines = fleet.lines();
             lines.into_iter().filter(|line| line.contains(words)).collect::<Vec<_>>()
         };
         // The copies reach the rule.
-        assert!(until(|| of("POST /order").len() == 2 + 3), "{:#?}", fleet.lines());
+        assert!(until(|| lines_with("POST /order").len() == 2 + 3), "{:#?}", fleet.lines());
         // The field of a proxy in front of this one is kept.
         assert_eq!(verdict(fleet.fetch("/marked", false, &["-H", "Early-Data: 1"])), "none 0 200");
         let seen = ["GET /full - ", "GET /early 1 ", "GET /late - ", "POST /order - book=1"];
         assert_eq!(fleet.application.summaries(), [&seen[..], &["GET /marked 1 "]].concat());
-        let [early, late] = ["GET /early", "GET /late"].map(|words| of(words).remove(0));
+        let [early, late] = ["GET /early", "GET /late"].map(|words| lines_with(words).remove(0));
         assert!(early.ends_with("tls=TLSv1.3 resumed=r early=1"), "{early}");
         assert!(late.ends_with("resumed=r early=-"), "{late}");
-        let orders = of("POST /order");
+        let orders = lines_with("POST /order");
         assert!(orders[0].contains("\" 425 ") && orders[0].ends_with("early=1"), "{orders:#?}");
         assert!(orders[1].contains("\" 200 ") && orders[1].ends_with("early=-"), "{orders:#?}");
         assert!(orders[2..].iter().all(|copy| copy.contains("\" 425 ")), "{orders:#?}");
@@ -182,10 +182,10 @@ fn nginx_executes_each_replay_at_each_node() {
         fleet.fetch("/full", false, &EARLY);
         assert_eq!(fleet.fetch(&target, true, &EARLY).facts["early_data"], "accepted");
         let _copies = fleet.copies(3);
-        within(Duration::from_secs(5), OFTEN, || fleet.requested(&target) == 1 + 2 * 3)
+        within(Duration::from_secs(5), POLL_INTERVAL, || fleet.requested(&target) == 1 + 2 * 3)
     });
     assert!(executed, "{:#?}", fleet.application.summaries());
-    fleet.redirects();
+    fleet.assert_redirects();
     // OpenSSL accepts a ticket's age within ten seconds, plus one for rounding.
     thread::sleep(Duration::from_secs(12).saturating_sub(sent.elapsed()));
     let _stale = fleet.copies(3);
@@ -239,5 +239,5 @@ fn haproxy_responds_425_by_its_rule() {
     let rejected = "haproxy_frontend_http_responses_total{proxy=\"web\",code=\"4xx\"} 1";
     let page = fleet.curl("metrics");
     assert!(page.lines().any(|line| line == rejected), "{page}");
-    fleet.redirects();
+    fleet.assert_redirects();
 }

@@ -56,7 +56,8 @@ impl Witness {
             .unwrap_or_else(|error| panic!("{error}: {response}"))
     }
 
-    /// It counts requests of any method by their query, and says which field it received.
+    /// Checks that it counts requests of any method by their query, and returns their Early-Data
+    /// field.
     fn assert_counts(&self) {
         let plain = self.request("GET /witness?firstflight=a HTTP/1.1\r\n");
         assert_eq!(plain, json!({ "executions": 1, "early_data": null }));
@@ -67,7 +68,7 @@ impl Witness {
     }
 }
 
-/// Audits by these checks. The verdicts in the same order.
+/// Audits with these checks. Returns the verdicts in the same order.
 fn verdicts(home: &Path, port: u16, checks: &[&str]) -> Vec<String> {
     let url = format!("https://localhost:{port}/witness");
     let mut command = firstflight(home);
@@ -83,8 +84,8 @@ fn verdicts(home: &Path, port: u16, checks: &[&str]) -> Vec<String> {
     checks.iter().map(verdict).collect()
 }
 
-/// A witness as upstream of our server, which passes the checks that need one.
-fn assert_mountable(dir: &Path, command: impl Fn(u16) -> Command) {
+/// Checks the witness as upstream of our server, which passes the checks that need a witness.
+fn assert_works_as_upstream(dir: &Path, command: impl Fn(u16) -> Command) {
     let witness = Witness::start(dir, command);
     witness.assert_counts();
     let server = Serve::start(dir, &["--upstream", &format!("http://{}", witness.address)]);
@@ -97,7 +98,7 @@ fn the_witness_in_python_counts() {
     if skipped_without(&["python3"]) {
         return;
     }
-    assert_mountable(site().path(), |port| {
+    assert_works_as_upstream(site().path(), |port| {
         let mut command = Command::new("python3");
         command.arg(example("witness/witness.py")).arg(port.to_string());
         command
@@ -106,12 +107,12 @@ fn the_witness_in_python_counts() {
 
 #[test]
 fn the_witness_for_node_counts() {
-    // It takes a package that nothing else needs.
+    // Not a requirement of the tests, because nothing else needs Node.
     if find_program("node").is_none() {
         eprintln!("node is not installed");
         return;
     }
-    assert_mountable(site().path(), |port| {
+    assert_works_as_upstream(site().path(), |port| {
         let mut command = Command::new("node");
         command.arg(example("witness/witness.js")).arg(port.to_string());
         command
@@ -130,14 +131,14 @@ fn the_witness_in_go_counts() {
     build.env("GO111MODULE", "off").env("GOFLAGS", "").current_dir(site.path());
     let built = run(&mut build);
     assert_eq!(built.code, Some(0), "{built:?}");
-    assert_mountable(site.path(), |port| {
+    assert_works_as_upstream(site.path(), |port| {
         let mut command = Command::new(&program);
         command.arg(port.to_string());
         command
     });
 }
 
-/// nginx as edge: it marks early requests, and each copy is counted.
+/// nginx as edge marks early requests, and the witness counts each copy.
 #[test]
 fn nginx_forwards_to_a_witness() {
     if skipped_without(&["nginx"]) {

@@ -10,8 +10,8 @@ use crate::package::{output_of, package};
 const PACKAGES: [&str; 7] =
     ["curl", "openssl", "procps", "python3", "+haproxy", "+nginx", "+redis-server"];
 
-/// Reinstalling, which the package manager's scripts treat as an upgrade.
-const AGAIN: &str = "apt-get install -y --reinstall ./second.deb 2>&1";
+/// Reinstalls the package, which its scripts treat as an upgrade.
+const REINSTALL: &str = "apt-get install -y --reinstall ./second.deb 2>&1";
 
 const URL: &str = "https://localhost:8443/";
 
@@ -22,35 +22,35 @@ fn the_debian_package_installs_upgrades_and_purges() {
     }
     let (_first, deb) = package("deb", "0.1.0");
     let (_second, newer) = package("deb", "0.1.1");
-    // The lack of compression is a setting of this test.
+    // The packages of this test are not compressed.
     let unpacked = "uses-no-compression-for-control-tarball,uses-no-compression-for-data-tarball";
     let mut lintian = Command::new("lintian");
     lintian.args(["--allow-root", "--fail-on", "error,warning", "--suppress-tags", unpacked]);
-    assert_eq!(output_of(lintian.arg(&deb)), "", "lintian has nothing to say");
+    assert_eq!(output_of(lintian.arg(&deb)), "", "lintian reports nothing");
 
     let machine = Root::make(&PACKAGES).boot("packaged");
     machine.copy(&deb, "/root/first.deb");
     machine.copy(&newer, "/root/second.deb");
     machine.output("apt-get install -y ./first.deb");
-    serves(&machine);
-    let old = main_process(&machine);
-    upgrades(&machine);
-    assert_ne!(main_process(&machine), old, "the new version has taken over");
+    assert_serves(&machine);
+    let old_process = main_process(&machine);
+    upgrade_under_load(&machine);
+    assert_ne!(main_process(&machine), old_process, "the new version has taken over");
     assert!(machine.output("dpkg-query -W firstflight").contains("0.1.1"));
 
-    decisions_survive(&machine);
-    sockets_wait(&machine);
-    is_removed(&machine);
-    comes_back(&machine);
+    assert_decisions_survive(&machine);
+    assert_sockets_stay_open(&machine);
+    remove(&machine);
+    reinstall(&machine);
 
     machine.output("apt-get purge -y firstflight");
-    assert_eq!(left(&machine), "");
+    assert_eq!(remaining_files(&machine), "");
     // User ids are not reused while files of the user may remain.
     machine.output("getent passwd firstflight");
 }
 
 /// Checks that the installation has started the service, and that it accepts early data.
-fn serves(machine: &Machine) {
+fn assert_serves(machine: &Machine) {
     machine.output("systemctl is-active firstflight && systemctl is-enabled firstflight");
     let health = "firstflight health --config /etc/firstflight/firstflight.toml";
     assert_eq!(machine.output(health), "ok\n");
@@ -76,7 +76,7 @@ fn serves(machine: &Machine) {
 
 /// Upgrades to the second version while clients send requests with their sessions: no request
 /// fails.
-fn upgrades(machine: &Machine) {
+fn upgrade_under_load(machine: &Machine) {
     let client = format!(
         "#!/bin/bash
          # A client that comes again and again until it is told to stop.
@@ -116,33 +116,33 @@ fn upgrades(machine: &Machine) {
 }
 
 /// Checks that an administrator's decisions about the service survive an upgrade.
-fn decisions_survive(machine: &Machine) {
+fn assert_decisions_survive(machine: &Machine) {
     let old = main_process(machine);
     machine.write("/usr/sbin/policy-rc.d", "#!/bin/sh\nexit 101\n");
     machine.output("chmod +x /usr/sbin/policy-rc.d");
-    let output_of = machine.output(AGAIN);
-    assert!(output_of.contains("is still the version before"), "{output_of}");
+    let output = machine.output(REINSTALL);
+    assert!(output.contains("is still the version before"), "{output}");
     assert_eq!(main_process(machine), old, "no process may be started");
     machine.output("rm /usr/sbin/policy-rc.d");
 
     machine.output("systemctl stop firstflight");
-    machine.output(AGAIN);
+    machine.output(REINSTALL);
     assert_eq!(machine.output("systemctl is-active firstflight || true"), "inactive\n");
     // An upgrade respects the administrator's decision.
     machine.output(&format!(
-        "systemctl start firstflight && {AGAIN} && systemctl is-active firstflight"
+        "systemctl start firstflight && {REINSTALL} && systemctl is-active firstflight"
     ));
 }
 
 /// Checks that enabled sockets stay open during an upgrade: a client that connects while no server
 /// runs waits for one.
-fn sockets_wait(machine: &Machine) {
+fn assert_sockets_stay_open(machine: &Machine) {
     machine.output("mkdir -p /run/systemd/system/firstflight.socket.d");
     let file = "/run/systemd/system/firstflight.socket.d/addresses.conf";
     machine.write(
         file,
         "[Socket]
-         # In place of all that the unit has.
+         # Replaces all addresses of the unit.
          ListenStream=
          ListenStream=127.0.0.1:8443
          ListenStream=[::1]:8443
@@ -155,7 +155,7 @@ fn sockets_wait(machine: &Machine) {
          systemctl enable --now firstflight.socket && systemctl start firstflight",
     );
     let old = main_process(machine);
-    machine.output(AGAIN);
+    machine.output(REINSTALL);
     assert_ne!(main_process(machine), old, "it is upgraded with its sockets");
     machine.output("systemctl is-active firstflight.socket");
     machine.output("systemctl stop firstflight");
@@ -165,7 +165,7 @@ fn sockets_wait(machine: &Machine) {
 
 /// Removes the package with its sockets. Configuration, enabled units and state remain for a
 /// reinstallation.
-fn is_removed(machine: &Machine) {
+fn remove(machine: &Machine) {
     // The package manager's first step: from now on a client must not start the service again.
     machine.output("/var/lib/dpkg/info/firstflight.prerm remove");
     assert_eq!(machine.output("ss --no-header --listening --tcp --udp 'sport = 8443'"), "");
@@ -180,11 +180,11 @@ fn is_removed(machine: &Machine) {
         "/var/lib/firstflight",
         "/var/log/firstflight",
     ];
-    assert_eq!(left(machine).lines().collect::<Vec<_>>(), kept);
+    assert_eq!(remaining_files(machine).lines().collect::<Vec<_>>(), kept);
 }
 
 /// Checks that a reinstallation starts what was enabled, without an upgrade handoff.
-fn comes_back(machine: &Machine) {
+fn reinstall(machine: &Machine) {
     let upgrades = "journalctl --sync; journalctl --unit firstflight | grep -c 'has taken over'";
     let before = machine.output(upgrades);
     machine.output("apt-get install -y ./second.deb");
@@ -202,7 +202,7 @@ fn main_process(machine: &Machine) -> String {
 }
 
 /// Files with the package's name, except those of the package manager and of administrators.
-fn left(machine: &Machine) -> String {
+fn remaining_files(machine: &Machine) -> String {
     machine.output(
         r"find / -xdev \( -path /proc -o -path /sys -o -path /run -o -path /tmp -o -path /root \
             -o -path /var/lib/dpkg -o -path /var/lib/systemd -o -path /var/log/journal \) -prune \

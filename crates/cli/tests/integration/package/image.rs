@@ -26,8 +26,8 @@ fn the_image_serves_without_other_files() {
     let root = dir.path().join("root");
     fs::create_dir(&root).unwrap();
     output_of(Command::new("tar").arg("-xf").arg(&tar).arg("-C").arg(&root));
-    as_its_dockerfile_says(&root);
-    trusts_mozilla_only(&root);
+    assert_dockerfile_paths_exist(&root);
+    assert_trusts_mozilla_only(&root);
 
     let mut container = Container::start(&root);
     let health = "for _ in {1..600}; do $firstflight health && break; sleep 0.1; done";
@@ -64,7 +64,7 @@ fn the_image_serves_without_other_files() {
 }
 
 /// Checks that everything that the Dockerfile names is in the root.
-fn as_its_dockerfile_says(root: &Path) {
+fn assert_dockerfile_paths_exist(root: &Path) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/image/Dockerfile");
     let text = fs::read_to_string(file).unwrap();
     for line in [
@@ -85,18 +85,18 @@ fn as_its_dockerfile_says(root: &Path) {
 }
 
 /// Checks that the image does not trust authorities of the machine on which it was built.
-fn trusts_mozilla_only(root: &Path) {
+fn assert_trusts_mozilla_only(root: &Path) {
     let bundle = fs::read_to_string(root.join("etc/ssl/certs/ca-certificates.crt")).unwrap();
-    let of_debian = fs::read_dir("/usr/share/ca-certificates/mozilla").unwrap();
-    let mut of_debian: Vec<_> = of_debian
+    let mozilla_authorities = fs::read_dir("/usr/share/ca-certificates/mozilla").unwrap();
+    let mut mozilla_authorities: Vec<_> = mozilla_authorities
         .map(|entry| fs::read_to_string(entry.unwrap().path()).unwrap().trim().to_owned())
         .collect();
     let mut trusted: Vec<_> =
         bundle.split_inclusive(END).map(|certificate| certificate.trim().to_owned()).collect();
-    assert_eq!(trusted.pop().as_deref(), Some(""), "nothing is behind the last");
-    of_debian.sort_unstable();
+    assert_eq!(trusted.pop().as_deref(), Some(""), "nothing follows the last");
+    mozilla_authorities.sort_unstable();
     trusted.sort_unstable();
-    assert!(trusted.len() > 50 && trusted == of_debian, "{} authorities", trusted.len());
+    assert!(trusted.len() > 50 && trusted == mozilla_authorities, "{} authorities", trusted.len());
 }
 
 /// Does what a container engine does with ROOT and STATE: starts the image's entrypoint, then runs
@@ -120,7 +120,7 @@ export FIRSTFLIGHT_CONFIG=/etc/firstflight/firstflight.toml XDG_DATA_HOME=/var/l
 firstflight="setpriv --no-new-privs chroot --userspec=65532:65532 $root /usr/bin/firstflight"
 $firstflight serve 2>"$state/log" &
 server=$!
-# Clients keep their sessions somewhere.
+# Clients keep their sessions there.
 export HOME=/tmp
 set +e
 while read -r command; do
@@ -150,7 +150,7 @@ while True:
     server.sendto(head + query[12:end] + record, peer)
 "#;
 
-/// Processes in their own namespaces, which end with it.
+/// Processes in their own namespaces, which end when this is dropped.
 struct Container {
     running: Running,
     to: Option<ChildStdin>,
@@ -182,20 +182,20 @@ impl Container {
     fn output(&mut self, command: &str) -> String {
         writeln!(self.to.as_mut().unwrap(), "{command}").unwrap();
         let _watchdog = Watchdog::start(&self.running.0, TEST_TIMEOUT);
-        let mut output_of = String::new();
+        let mut output = String::new();
         loop {
-            let before = output_of.len();
-            let read = self.from.read_line(&mut output_of).unwrap();
+            let before = output.len();
+            let read = self.from.read_line(&mut output).unwrap();
             let log = || fs::read_to_string(self.state.path().join("log"));
             assert!(
                 read > 0,
                 "{command}: the container has ended, or the test ended it after {TEST_TIMEOUT:?}: \
-                 {output_of}{:?}",
+                 {output}{:?}",
                 log()
             );
-            if &output_of[before..] == "end of command\n" {
-                output_of.truncate(before);
-                return output_of;
+            if &output[before..] == "end of command\n" {
+                output.truncate(before);
+                return output;
             }
         }
     }

@@ -71,12 +71,9 @@ fn a_manual_page_is_printed_by_its_name() {
     let page = output_of(Command::new(program()).args(["manual", "keys-new"]));
     assert!(page.contains("firstflight keys new"), "{page}");
     let mut command = Command::new(program());
-    let none = output_within(command.args(["manual", "nothing"]), TEST_TIMEOUT);
-    let output_of = String::from_utf8_lossy(&none.stderr).into_owned();
-    assert!(
-        output_of.contains("there is no page \"nothing\"; there are firstflight.1"),
-        "{output_of}"
-    );
+    let refused = output_within(command.args(["manual", "nothing"]), TEST_TIMEOUT);
+    let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(stderr.contains("there is no page \"nothing\"; there are firstflight.1"), "{stderr}");
 }
 
 #[test]

@@ -89,7 +89,7 @@ fn entries(output: &Path) -> Vec<Value> {
 }
 
 /// Runs aioquic for this target.
-fn aio(setup: &Setup, flags: &[&str]) -> Value {
+fn fetch_page(setup: &Setup, flags: &[&str]) -> Value {
     let flags = [flags, &["/index.html"]].concat();
     client(setup.dir(), &setup.cert, setup.port(), &flags)
 }
@@ -107,12 +107,12 @@ fn aioquic_full_resumed_and_early() {
         return;
     }
     let setup = Setup::new(&[]);
-    assert_eq!(outcome(&aio(&setup, &[])), ("false false [0,0] 1".into(), 1));
-    assert_eq!(outcome(&aio(&setup, &[])), ("true true [0,0] 1".into(), 1));
+    assert_eq!(outcome(&fetch_page(&setup, &[])), ("false false [0,0] 1".into(), 1));
+    assert_eq!(outcome(&fetch_page(&setup, &[])), ("true true [0,0] 1".into(), 1));
     setup.delay_finished(2);
-    let output = aio(&setup, &["--early"]);
+    let output = fetch_page(&setup, &["--early"]);
     assert_eq!(outcome(&output), ("true true [0,0] 1".into(), 1), "{output}");
-    // The second one offered early data, which was not accepted.
+    // The second connection offered early data, which the server did not log as early.
     assert_eq!(setup.logged(3), [FULL, RESUMED, EARLY]);
 }
 
@@ -122,9 +122,9 @@ fn aioquic_refused_by_a_server_without_its_keys() {
         return;
     }
     let mut setup = Setup::new(&[]);
-    aio(&setup, &[]);
+    fetch_page(&setup, &[]);
     setup.restart("", &[]);
-    assert_eq!(outcome(&aio(&setup, &["--early"])), ("false false [0,0] 1".into(), 1));
+    assert_eq!(outcome(&fetch_page(&setup, &["--early"])), ("false false [0,0] 1".into(), 1));
     assert_eq!(setup.logged(2), [FULL, FULL]);
 }
 
@@ -134,13 +134,13 @@ fn rfc8446_c_4_aioquic_with_a_used_ticket_makes_a_full_handshake() {
         return;
     }
     let setup = Setup::new(&[]);
-    aio(&setup, &[]);
+    fetch_page(&setup, &[]);
     assert!(!setup.has_resumed());
     let ticket = fs::read(setup.dir().join("aioquic.ticket")).unwrap();
-    assert_eq!(outcome(&aio(&setup, &["--early"])), ("true true [0,0] 1".into(), 1));
+    assert_eq!(outcome(&fetch_page(&setup, &["--early"])), ("true true [0,0] 1".into(), 1));
     assert!(setup.has_resumed());
     fs::write(setup.dir().join("aioquic.ticket"), ticket).unwrap();
-    assert_eq!(outcome(&aio(&setup, &["--early"])), ("false false [0,0] 1".into(), 1));
+    assert_eq!(outcome(&fetch_page(&setup, &["--early"])), ("false false [0,0] 1".into(), 1));
     assert!(!setup.has_resumed());
     let lines = setup.server.lines(3);
     let logged: Vec<_> =
@@ -154,7 +154,7 @@ fn rfc9001_6_aioquic_updates_keys() {
         return;
     }
     let setup = Setup::new(&[]);
-    let output = aio(&setup, &["--key-update"]);
+    let output = fetch_page(&setup, &["--key-update"]);
     assert_eq!(outcome(&output), ("false false [1,1] 1".into(), 2));
     assert_eq!(setup.logged(2), [FULL, FULL]);
 }
@@ -165,7 +165,7 @@ fn rfc9000_9_aioquic_changes_its_address() {
         return;
     }
     let setup = Setup::new(&[]);
-    let output = aio(&setup, &["--migrate"]);
+    let output = fetch_page(&setup, &["--migrate"]);
     assert_eq!(outcome(&output), ("false false [0,0] 1".into(), 2));
     assert_ne!(output["ports"][0], output["ports"][1]);
     assert_eq!(setup.logged(2), [FULL, FULL]);
@@ -188,7 +188,7 @@ fn aioquic_with_chacha20() {
         return;
     }
     let setup = Setup::new(&[]);
-    assert_eq!(outcome(&aio(&setup, &["--chacha"])), ("false false [0,0] 1".into(), 1));
+    assert_eq!(outcome(&fetch_page(&setup, &["--chacha"])), ("false false [0,0] 1".into(), 1));
     assert_eq!(setup.server.lines(1)[0]["cipher"], "TLS_CHACHA20_POLY1305_SHA256");
 }
 
@@ -202,7 +202,7 @@ fn aioquic_with_a_client_hello_of_two_packets() {
         if early {
             setup.delay_finished(1);
         }
-        let output = aio(&setup, &["--early", "--quantum"]);
+        let output = fetch_page(&setup, &["--early", "--quantum"]);
         assert_eq!(outcome(&output).1, 1, "{output}");
     }
     assert_eq!(setup.logged(2), [FULL, EARLY]);
@@ -214,7 +214,7 @@ fn rfc9000_6_aioquic_negotiates_the_version() {
         return;
     }
     let setup = Setup::new(&[]);
-    let output = aio(&setup, &["--begin-with", "6b3343cf"]);
+    let output = fetch_page(&setup, &["--begin-with", "6b3343cf"]);
     assert_eq!(outcome(&output), ("false false [0,0] 1".into(), 1));
     assert_eq!(setup.logged(1), [FULL]);
 }
@@ -225,10 +225,10 @@ fn rfc9000_8_1_aioquic_validates_its_address_by_retry_or_token() {
         return;
     }
     let setup = Setup::configured(RETRY, &[]);
-    let full = aio(&setup, &[]);
+    let full = fetch_page(&setup, &[]);
     assert_eq!((outcome(&full).1, &full["retried"]), (1, &true.into()), "{full}");
     setup.delay_finished(1);
-    let early = aio(&setup, &["--early"]);
+    let early = fetch_page(&setup, &["--early"]);
     assert_eq!((outcome(&early).1, &early["retried"]), (1, &false.into()), "{early}");
     assert_eq!((setup.relay.retries(), setup.logged(2)), (1, vec![FULL.into(), EARLY.into()]));
 }

@@ -1,6 +1,6 @@
-"""An HTTP/3 client and server made of aioquic: a peer of the tests.
+"""An HTTP/3 client and server on aioquic: a peer of the tests.
 
-What happened is said as JSON, a line each, on standard output. aioquic is found in PYTHONPATH.
+Reports what happened as JSON on standard output, one line each. aioquic is found in PYTHONPATH.
 """
 
 import argparse
@@ -111,7 +111,7 @@ async def client(args):
     if args.begin_with:
         quic.original_version = int(args.begin_with, 16)
     if args.stop is not None:
-        # The server has more to send than it may.
+        # The server has more to send than it is allowed to.
         quic.max_stream_data = 10_000
     if args.keylog:
         quic.secrets_log_file = args.keylog.open("a")
@@ -125,7 +125,7 @@ async def client(args):
     protocol = Client(connection)
     protocol.stop = args.stop
     transport = await endpoint(loop, protocol)
-    # Nothing leaves before there is a request to go along with the first flight.
+    # Sends nothing before there is a request for the first flight.
     protocol.connect((args.address, args.port), transmit=not args.early)
     if not args.early:
         await protocol.complete.wait()
@@ -134,12 +134,12 @@ async def client(args):
     streams = [protocol.send(args.method, authority, path, body) for path in args.path]
     protocol.transmit()
     if args.early:
-        # What does not fit behind a token and a ticket waits for another call.
+        # Data that does not fit into a datagram with token and ticket is sent by another call.
         protocol.transmit()
     responses = [await protocol.response(stream) for stream in streams]
     ports = [transport.get_extra_info("sockname")[1]]
     if not protocol.ended:
-        # An early response may be here before the handshake's end, which brings tickets.
+        # An early response may arrive before the handshake ends, after which tickets arrive.
         await protocol.complete.wait()
         with contextlib.suppress(ConnectionError):
             await protocol.ping()
@@ -190,7 +190,7 @@ async def endpoint(loop, protocol):
 
 
 class Server(QuicConnectionProtocol):
-    """Answers each request by what it was, and says when it came."""
+    """Responds to each request with a description of it, and reports when it arrived."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

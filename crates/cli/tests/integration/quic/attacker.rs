@@ -18,7 +18,7 @@ impl Attacker {
         Self::from(Ipv4Addr::LOCALHOST.octets(), server)
     }
 
-    /// The same, from this address.
+    /// Like [`Self::new`], from this address.
     pub(crate) fn from(address: [u8; 4], server: SocketAddr) -> Self {
         let socket = UdpSocket::bind(SocketAddr::from((address, 0))).unwrap();
         socket.connect(server).unwrap();
@@ -41,14 +41,14 @@ impl Attacker {
     /// connection id, and returns the datagrams received meanwhile. A server responds at once to an
     /// unknown version, and reads in order.
     pub(crate) fn settle(&self, destination: &[u8]) -> Vec<Vec<u8>> {
-        let mut question = vec![0xc0, 0x1a, 0x2a, 0x3a, 0x4a, destination.len() as u8];
-        question.extend_from_slice(destination);
-        question.extend_from_slice(b"\x08question");
-        question.resize(FULL, 0);
+        let mut probe = vec![0xc0, 0x1a, 0x2a, 0x3a, 0x4a, destination.len() as u8];
+        probe.extend_from_slice(destination);
+        probe.extend_from_slice(b"\x08question");
+        probe.resize(FULL, 0);
         let mut received = Vec::new();
         for _ in 0..TEST_TIMEOUT.as_millis() / 200 {
-            // It may be lost, because sockets overflow.
-            self.send(&question);
+            // The probe may be lost, because sockets overflow.
+            self.send(&probe);
             while let Some(datagram) = self.receive() {
                 if header(&datagram).is_some_and(|header| header.kind.is_none()) {
                     return received;
@@ -59,7 +59,8 @@ impl Attacker {
         panic!("the server no longer responds");
     }
 
-    /// The same, but also waits for delayed responses, until none has arrived for 200 ms.
+    /// Like [`Self::settle`], but also waits for delayed responses, until none has arrived for 200
+    /// ms.
     pub(crate) fn settle_slowly(&self, destination: &[u8]) -> Vec<Vec<u8>> {
         let mut received = self.settle(destination);
         while let Some(datagram) = self.receive() {

@@ -22,7 +22,7 @@ pub(super) const FULL: &str = "3 200 0 none 0";
 pub(super) const RESUMED: &str = "3 200 1 none 0";
 pub(super) const EARLY: &str = "3 200 1 accepted 0";
 pub(super) const REFUSED: &str = "3 200 1 refused 0";
-/// No session is resumed after the keys were lost.
+/// Early data is refused, and no session resumed, because the server has lost its keys.
 pub(super) const KEYS_LOST: &str = "3 200 0 refused 0";
 
 pub(super) fn certified_site() -> TempDir {
@@ -31,7 +31,7 @@ pub(super) fn certified_site() -> TempDir {
     site
 }
 
-/// What fetch reports, and the response.
+/// Fetches a target. Returns what fetch reports, and its output.
 pub(super) fn request(dir: &Path, port: u16, target: &str, flags: &[&str]) -> (String, Ended) {
     let url = format!("https://localhost:{port}{target}");
     let flags = [&["--http3-only"], flags].concat();
@@ -43,8 +43,8 @@ pub(super) fn facts(dir: &Path, port: u16, target: &str, flags: &[&str]) -> Stri
     request(dir, port, target, flags).0
 }
 
-/// Sends requests until early data is accepted. GnuTLS refuses tickets that seem to be older than
-/// the server, and a client that counts in seconds may seem up to a second older than it is.
+/// Sends requests until early data is accepted. GnuTLS refuses tickets that seem older than the
+/// server, and a ticket age in whole seconds may be up to a second too great.
 fn early(dir: &Path, port: u16, target: &str) {
     let mut last = String::new();
     let accepted = within(TEST_TIMEOUT, Duration::from_millis(250), || {
@@ -126,7 +126,8 @@ fn ngtcp2_full_resumed_early_and_refused() {
     }
     early(dir, relay.port, target);
     assert!(server.received("0RTT") > 0);
-    // An early response may arrive before the next ticket; this one's ticket comes first.
+    // An early response may arrive before the next ticket. Without early data, the ticket comes
+    // first.
     request(dir, relay.port, target, &[]);
     drop(server);
     let server = ngtcp2::Server::start(dir, &[]);

@@ -26,7 +26,7 @@ fn request(
 }
 
 /// Checks that each target, except those for sessions, was executed once.
-fn executed_once(mut setup: Setup, count: usize) {
+fn assert_executed_once(mut setup: Setup, count: usize) {
     let log = setup.end();
     let mut targets: Vec<_> = log
         .iter()
@@ -53,7 +53,7 @@ fn rfc9002_6_each_datagram_of_a_first_flight_lost() {
             },
         );
     }
-    executed_once(setup, 4);
+    assert_executed_once(setup, 4);
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn rfc9002_6_each_datagram_of_the_first_response_lost() {
             },
         );
     }
-    executed_once(setup, 4);
+    assert_executed_once(setup, 4);
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn duplicated_datagrams_of_a_first_flight() {
         before.push(datagram);
         all
     });
-    executed_once(setup, 2);
+    assert_executed_once(setup, 2);
 }
 
 #[test]
@@ -114,5 +114,5 @@ fn early_data_before_its_initial_packet() {
             },
         );
     }
-    executed_once(setup, 2);
+    assert_executed_once(setup, 2);
 }

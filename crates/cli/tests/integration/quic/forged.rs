@@ -127,12 +127,12 @@ fn rfc9000_8_1_at_most_three_times_the_received_bytes_are_sent() {
     let initials = Initials::new(b"amplify!", b"source");
     let attacker = Attacker::new(setup.server.address);
     let cut = honest.len() / 2;
-    let questions = [
+    let initial_packets = [
         initials.packet(0, &[], &crypto(0, &honest[..cut]), FULL),
         initials.packet(1, &[], &crypto(cut as u64, &honest[cut..]), FULL),
     ];
-    for question in &questions {
-        attacker.send(question);
+    for packet in &initial_packets {
+        attacker.send(packet);
     }
     // Everything received within two seconds, including probes.
     let mut received = 0;
@@ -141,8 +141,8 @@ fn rfc9000_8_1_at_most_three_times_the_received_bytes_are_sent() {
             received += datagram.len();
         }
     }
-    let requested: usize = questions.iter().map(Vec::len).sum();
-    assert!(received > 0 && received <= 3 * requested, "{received} bytes for {requested}");
+    let sent: usize = initial_packets.iter().map(Vec::len).sum();
+    assert!(received > 0 && received <= 3 * sent, "{received} bytes for {sent}");
     still_serves(&mut setup);
 }
 
@@ -176,7 +176,7 @@ fn rfc9000_10_3_guessed_stateless_resets_are_ignored() {
 #[test]
 fn rfc9000_6_2_a_forged_version_negotiation_is_ignored() {
     let mut setup = Setup::new(&[]);
-    // After the server's first response, and one that names the client's own version before it.
+    // One before the server's first response, which lists the client's own version, and one after.
     setup.relay.rule(move |direction, nth, datagram| {
         if direction == super::relay::Direction::Up || nth > 0 {
             return vec![datagram];
@@ -192,15 +192,15 @@ fn rfc9000_6_2_a_forged_version_negotiation_is_ignored() {
         };
         vec![negotiate([0, 0, 0, 1]), datagram, negotiate([0x6b, 0x33, 0x43, 0xcf])]
     });
-    let stderr = ngtcp2::client(setup.dir(), setup.port(), &[], &["/index.html"]);
-    assert_eq!(stderr.statuses(), ["200"], "{}", stderr.summary());
+    let run = ngtcp2::client(setup.dir(), setup.port(), &[], &["/index.html"]);
+    assert_eq!(run.statuses(), ["200"], "{}", run.summary());
     still_serves(&mut setup);
 }
 
 /// An address token that the server gave to aioquic.
 fn token(setup: &Setup) -> Vec<u8> {
-    let stderr = aioquic::client(setup.dir(), &setup.cert, setup.port(), &["/index.html"]);
-    assert_eq!(stderr["responses"][0]["status"], 200, "{stderr}");
+    let result = aioquic::client(setup.dir(), &setup.cert, setup.port(), &["/index.html"]);
+    assert_eq!(result["responses"][0]["status"], 200, "{result}");
     let kept = setup.dir().join("aioquic.token");
     let token = fs::read(&kept).unwrap();
     // Otherwise the next call would use it.

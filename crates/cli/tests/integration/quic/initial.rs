@@ -28,7 +28,7 @@ impl Initials {
         Self { keys, destination: destination.to_vec(), source: source.to_vec() }
     }
 
-    /// Those of a server whose client's first packet had this header.
+    /// The Initial packets of a server, in response to a client's first packet with this header.
     pub(crate) fn server(client: &Header, source: &[u8]) -> Self {
         let keys = keys(&client.destination, Side::Server);
         Self { keys, destination: client.source.clone(), source: source.to_vec() }
@@ -138,8 +138,8 @@ pub(crate) fn packets(datagram: &[u8]) -> Vec<(Header, &[u8])> {
     found
 }
 
-/// Returns the frames of an Initial packet from this side, of the connection that started with
-/// `destination`.
+/// Decrypts an Initial packet from this side, and returns its frames. `destination`: the first
+/// destination connection id of the client.
 pub(crate) fn open(packet: &[u8], destination: &[u8], from: Side) -> Option<Vec<u8>> {
     let header = header(packet).filter(|header| header.kind == Some(INITIAL))?;
     let keys = keys(destination, from);

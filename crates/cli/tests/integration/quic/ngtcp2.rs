@@ -168,7 +168,7 @@ fn ngtcp2_refused_by_a_server_without_its_keys() {
     assert_eq!(setup.logged(2), [FULL, FULL]);
 }
 
-/// On GnuTLS, like gnutls-cli, which cannot use a ticket twice.
+/// Covers GnuTLS, too: gnutls-cli cannot use a ticket twice.
 #[test]
 fn rfc8446_c_4_ngtcp2_with_a_used_ticket_makes_a_full_handshake() {
     if skipped_without(&["gtlsclient"]) {
@@ -202,8 +202,8 @@ fn rfc9001_6_ngtcp2_updates_keys() {
     let setup = Setup::new(&[]);
     let flags = ["--key-update=1ms", "--delay-stream=50ms"];
     let run = client(setup.dir(), setup.port(), &flags, &["/index.html"]);
-    let (left, received) = run.under_new_keys();
-    assert!(left > 0 && received > 0 && run.logged("key update confirmed"), "{}", run.summary());
+    let (sent, received) = run.under_new_keys();
+    assert!(sent > 0 && received > 0 && run.logged("key update confirmed"), "{}", run.summary());
     assert_eq!(run.statuses(), ["200"], "{}", run.summary());
     assert_eq!(setup.logged(1), [FULL]);
 }

@@ -43,7 +43,7 @@ impl Nodes {
         self.relay.forward_to(self.nodes[node].address);
         let mut round = 0;
         let mut target = String::new();
-        let accepted = within(STARTUP, Duration::from_millis(100), || {
+        let accepted = within(STARTUP_TIMEOUT, Duration::from_millis(100), || {
             round += 1;
             target = format!("/index.html?{name}.{round}.");
             let mut link = self.client.connect(self.relay.port);
@@ -97,7 +97,7 @@ fn node(site: &TempDir, store: &StoreProcess, name: &str) -> Serve {
 }
 
 /// Longer than the recording window after the store's start.
-const STARTUP: Duration = Duration::from_secs(150);
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(150);
 
 #[test]
 fn rfc8446_8_2_ten_thousand_replays_at_three_nodes_execute_nothing() {
@@ -120,8 +120,8 @@ fn rfc8446_8_2_ten_thousand_replays_at_three_nodes_execute_nothing() {
     nodes.store.thaw();
     nodes.store.kill();
     nodes.resend(&flights, 5);
-    // On a ticket from before, its ClientHello offers early data, which cannot be recorded without the
-    // store. Later tickets allow none.
+    // With a ticket from before, the ClientHello offers early data, which cannot be recorded
+    // without the store. Later tickets allow no early data.
     let mut statuses = Vec::new();
     while statuses.last() != Some(&200) {
         nodes.relay.forward_to(nodes.nodes[statuses.len() % 3].address);

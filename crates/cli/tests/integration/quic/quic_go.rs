@@ -76,14 +76,14 @@ fn entries(output: &Path) -> Vec<Value> {
 const FACTS: &str = "status resumed early retries";
 
 /// Runs the client for this target and returns the report of its one connection.
-fn go(setup: &Setup, flags: &[&str], path: &str) -> Value {
+fn connect_once(setup: &Setup, flags: &[&str], path: &str) -> Value {
     let mut output = client(setup.dir(), &setup.cert, setup.port(), flags, path);
     assert_eq!(output.len(), 1, "{output:?}");
     output.remove(0)
 }
 
-fn page(setup: &Setup, flags: &[&str]) -> String {
-    let output = go(setup, flags, "/index.html");
+fn fetch_page(setup: &Setup, flags: &[&str]) -> String {
+    let output = connect_once(setup, flags, "/index.html");
     assert_eq!(output["body"], PAGE, "{output}");
     fields(&output, FACTS)
 }
@@ -94,11 +94,11 @@ fn quic_go_full_resumed_and_early() {
         return;
     }
     let setup = Setup::new(&[]);
-    assert_eq!(page(&setup, &[]), "200 false false 0");
-    assert_eq!(page(&setup, &[]), "200 true true 0");
+    assert_eq!(fetch_page(&setup, &[]), "200 false false 0");
+    assert_eq!(fetch_page(&setup, &[]), "200 true true 0");
     setup.delay_finished(2);
-    assert_eq!(page(&setup, &["-early"]), "200 true true 0");
-    // The second one offered early data, which was not accepted.
+    assert_eq!(fetch_page(&setup, &["-early"]), "200 true true 0");
+    // The second connection offered early data, which the server did not log as early.
     assert_eq!(setup.logged(3), [FULL, RESUMED, EARLY]);
 }
 
@@ -108,11 +108,11 @@ fn quic_go_refused_by_a_server_without_its_keys() {
         return;
     }
     let mut setup = Setup::new(&[]);
-    page(&setup, &[]);
+    fetch_page(&setup, &[]);
     setup.restart("", &[]);
     let output = client(setup.dir(), &setup.cert, setup.port(), &["-early"], "/index.html");
     assert_eq!((&output[0]["refused"], output.len()), (&true.into(), 2), "{output:?}");
-    // The new server's ticket was received nevertheless.
+    // The client had received the new server's ticket.
     assert_eq!(fields(&output[1], FACTS), "200 true true 0");
     assert_eq!(setup.logged(2), [FULL, RESUMED]);
 }
@@ -138,7 +138,7 @@ fn rfc9001_6_quic_go_updates_keys() {
     let setup = Setup::new(&[]);
     // quic-go updates its keys after a hundred packets.
     fs::write(setup.dir().join("root/long"), vec![b'x'; 600_000]).unwrap();
-    let output = go(&setup, &[], "/long");
+    let output = connect_once(&setup, &[], "/long");
     assert_eq!(output["body"].as_str().unwrap().len(), 600_000);
     assert!(output["key_updates"].as_i64().unwrap() > 0, "{}", output["key_updates"]);
     assert_eq!(setup.logged(1), [FULL]);
@@ -159,7 +159,7 @@ fn quic_go_server_full_resumed_early_and_refused() {
     let logged: Vec<_> = server.requests().iter().map(|r| fields(r, "path early")).collect();
     assert_eq!(logged, ["/1 false", "/2 false", "/3 true"]);
     drop(server);
-    // One that resumes but refuses early data, and one with other keys.
+    // A server that resumes but refuses early data, and a server with other keys.
     for (flag, expected) in
         [(&["-no-early"][..], fetch::REFUSED), (&["-ticket-key", "1"], fetch::KEYS_LOST)]
     {
@@ -168,7 +168,7 @@ fn quic_go_server_full_resumed_early_and_refused() {
         assert_eq!(facts(dir, relay.port, "/4", &EARLY_DATA), expected);
         let logged: Vec<_> = server.requests().iter().map(|r| fields(r, "path early")).collect();
         assert_eq!(logged, ["/4 false"]);
-        // The next one needs a session of the first server's key that allows early data.
+        // The next server needs a session under the first server's key that allows early data.
         drop(server);
         let server = Server::start(dir, &[]);
         relay.forward_to(([127, 0, 0, 1], server.port).into());

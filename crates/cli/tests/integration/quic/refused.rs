@@ -19,12 +19,12 @@ fn check(upstream: &Upstream, requests: [&str; 4]) {
 /// Servers that restart without their keys, or with other limits and the same keys, so that the
 /// early data of the first session cannot be accepted.
 fn setups() -> Vec<(Upstream, Setup, Restart)> {
-    let gone = {
+    let keys_lost = {
         let upstream = Upstream::start();
         let setup = Setup::in_front_of(&upstream.url(), "", &[]);
         (upstream, setup, Restart { config: "", keys: None })
     };
-    let lowered = {
+    let limits_lowered = {
         let upstream = Upstream::start();
         let dir = tempfile::tempdir().unwrap();
         let keys = dir.keep().join("keys");
@@ -34,7 +34,7 @@ fn setups() -> Vec<(Upstream, Setup, Restart)> {
         let setup = Setup::in_front_of(&upstream.url(), "", &["--ticket-keys", &keys]);
         (upstream, setup, Restart { config: "[limits]\nstreams = 7\n", keys: Some(keys) })
     };
-    vec![gone, lowered]
+    vec![keys_lost, limits_lowered]
 }
 
 struct Restart {

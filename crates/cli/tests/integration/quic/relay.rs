@@ -52,13 +52,13 @@ struct Client {
 }
 
 impl Relay {
-    /// Forwards everything.
+    /// Starts a relay that forwards everything.
     pub(crate) fn start(server: SocketAddr) -> Self {
-        Self::ruled(server, |_, _, datagram| vec![datagram])
+        Self::with_rule(server, |_, _, datagram| vec![datagram])
     }
 
-    /// Forwards what the rule returns.
-    pub(crate) fn ruled(
+    /// Starts a relay that forwards what the rule returns.
+    pub(crate) fn with_rule(
         server: SocketAddr,
         rule: impl FnMut(Direction, usize, Vec<u8>) -> Vec<Vec<u8>> + Send + 'static,
     ) -> Self {
@@ -73,14 +73,14 @@ impl Relay {
             retries: 0,
         };
         let state = Arc::new(Mutex::new(state));
-        let (shared, kept) = (state.clone(), socket.try_clone().unwrap());
+        let (shared, sender) = (state.clone(), socket.try_clone().unwrap());
         thread::spawn(move || {
             let mut buffer = [0; 65_536];
             while let Ok((count, from)) = socket.recv_from(&mut buffer) {
-                upwards(&socket, &shared, from, &buffer[..count]);
+                forward_up(&socket, &shared, from, &buffer[..count]);
             }
         });
-        Self { port, socket: kept, state }
+        Self { port, socket: sender, state }
     }
 
     /// Sets another rule.
@@ -177,7 +177,7 @@ fn is_first_flight(datagram: &[u8]) -> bool {
     rest_is_padding && packets.iter().all(|(header, _)| first(header))
 }
 
-fn upwards(socket: &UdpSocket, state: &Arc<Mutex<State>>, from: SocketAddr, datagram: &[u8]) {
+fn forward_up(socket: &UdpSocket, state: &Arc<Mutex<State>>, from: SocketAddr, datagram: &[u8]) {
     let mut locked = state.lock().unwrap();
     if !locked.clients.contains_key(&from) {
         let up = towards(locked.server);
@@ -228,10 +228,10 @@ fn read_back(
 ) {
     let reader = client.lock().unwrap().up.try_clone().unwrap();
     let (socket, state, client) = (socket.try_clone().unwrap(), state.clone(), client.clone());
-    thread::spawn(move || downwards(&socket, &reader, to, &state, &client));
+    thread::spawn(move || forward_down(&socket, &reader, to, &state, &client));
 }
 
-fn downwards(
+fn forward_down(
     socket: &UdpSocket,
     reader: &UdpSocket,
     to: SocketAddr,
@@ -240,7 +240,7 @@ fn downwards(
 ) {
     let mut buffer = [0; 65_536];
     loop {
-        // The error of a refused datagram is reported here; it ends nothing.
+        // The error of a refused datagram is reported here, and ignored.
         let Ok(count) = reader.recv(&mut buffer) else { continue };
         let mut locked = state.lock().unwrap();
         let retry = header(&buffer[..count]).is_some_and(|header| header.kind == Some(RETRY));
@@ -248,7 +248,7 @@ fn downwards(
         let mut client = client.lock().unwrap();
         let nth = client.counts[1];
         client.counts[1] += 1;
-        if nth < MAX_RESPONSE {
+        if nth < MAX_RESPONSE_DATAGRAMS {
             client.response.push(buffer[..count].to_vec());
         }
         for datagram in (locked.rule)(Direction::Down, nth, buffer[..count].to_vec()) {
@@ -257,5 +257,5 @@ fn downwards(
     }
 }
 
-/// More datagrams than a ServerHello takes.
-const MAX_RESPONSE: usize = 4;
+/// More datagrams than a ServerHello needs.
+const MAX_RESPONSE_DATAGRAMS: usize = 4;

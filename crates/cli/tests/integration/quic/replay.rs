@@ -21,7 +21,7 @@ struct Recorded {
 /// Sends early requests through the relay, and returns the flights that were executed early.
 fn record(setup: &Setup, client: &Client, count: usize) -> Vec<Recorded> {
     client.connect(setup.port()).request(get("/index.html"));
-    let one = |number: usize| {
+    let record_flight = |number: usize| {
         let target = format!("/index.html?flight={number}");
         let (link, responses) = client.connect_early(setup.port(), &[get(&target)]);
         assert_eq!((link.early, responses[0].status), (Some(true), 200));
@@ -31,19 +31,19 @@ fn record(setup: &Setup, client: &Client, count: usize) -> Vec<Recorded> {
     };
     // On a busy machine the server may respond, or the handshake be complete, before the request is
     // written.
-    let mut all: Vec<_> = (0..MAX_ATTEMPTS).filter_map(one).take(count).collect();
+    let mut all: Vec<_> = (0..MAX_ATTEMPTS).filter_map(record_flight).take(count).collect();
     assert_eq!(all.len(), count, "hardly any flight precedes the response");
     let last = all[count - 1].target.clone();
     let logged = || setup.server.log().iter().any(|line| line["target"] == *last);
     assert!(within(TEST_TIMEOUT, Duration::from_millis(50), logged), "{last} is not logged");
     let early = setup.server.log();
     let early = counts(&early, "claim", "won");
-    all.retain(|one| early.contains_key(&*one.target));
+    all.retain(|flight| early.contains_key(&*flight.target));
     assert!(all.len() > count / 4, "hardly any request is early: {early:?}");
     all
 }
 
-/// More than a busy machine needs for as many flights as the tests want.
+/// More attempts than a busy machine needs for the flights of a test.
 const MAX_ATTEMPTS: usize = 1_000;
 
 /// The number of log lines for each target with this value, such as executed requests or lost
@@ -58,14 +58,14 @@ fn counts<'a>(log: &'a [Value], field: &str, value: impl Into<Value>) -> HashMap
 }
 
 /// Checks that each flight was executed once, and that an honest client is still served.
-fn executed_once(setup: &mut Setup, recorded: &[Recorded], client: &Client) {
+fn assert_executed_once(setup: &mut Setup, recorded: &[Recorded], client: &Client) {
     let (link, responses) = client.connect_early(setup.port(), &[get("/index.html?honest")]);
     assert_eq!((link.early, responses[0].status), (Some(true), 200));
     link.close();
     let log = setup.end();
     let executed = counts(&log, "executed", true);
-    for one in recorded {
-        assert_eq!(executed[&*one.target], 1, "{}", one.target);
+    for flight in recorded {
+        assert_eq!(executed[&*flight.target], 1, "{}", flight.target);
     }
     assert_eq!(executed["/index.html?honest"], 1);
 }
@@ -79,7 +79,7 @@ fn rfc9001_9_2_ten_thousand_replays_over_quic_execute_nothing() {
     let flights: Vec<_> = recorded.iter().map(|one| one.datagrams.clone()).collect();
     for round in 1..=2 {
         resend(setup.server.address, &flights, 5_000_usize.div_ceil(flights.len()));
-        // So each flight has been a connection of its own that often, and has reached the gate.
+        // Each flight has then made `round` connections, and each of them has reached the gate.
         let all = within(TEST_TIMEOUT, Duration::from_millis(250), || {
             resend(setup.server.address, &flights, 1);
             let log = setup.server.log();
@@ -94,7 +94,7 @@ fn rfc9001_9_2_ten_thousand_replays_over_quic_execute_nothing() {
         let lines: Vec<_> = log.iter().filter(of_missing).map(Value::to_string).collect();
         assert!(all, "round {round}: {missing:?} do not reach the strike register: {lines:#?}");
     }
-    executed_once(&mut setup, &recorded, &client);
+    assert_executed_once(&mut setup, &recorded, &client);
 }
 
 /// Tickets stay fresh for as long as TLS permits, and copies get as far as the strike register.

@@ -62,14 +62,14 @@ impl Client {
         Self::with(cert, |_| true)
     }
 
-    /// The same, without address tokens.
+    /// Like [`Self::new`], without address tokens.
     pub(crate) fn without_tokens(cert: &Path) -> Self {
         let mut client = Self::new(cert);
         client.config.token_store(Arc::new(NoTokens));
         client
     }
 
-    /// The same, with these cipher suites only.
+    /// Like [`Self::new`], with these cipher suites only.
     pub(crate) fn with(cert: &Path, suites: impl Fn(CipherSuite) -> bool) -> Self {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(cert).unwrap()).unwrap();
@@ -121,10 +121,10 @@ impl Client {
             };
             let (mut http, driver) = start_http(&connection).await;
             let mut responses = request_all(&mut http, port, requests).await;
-            let taken = accepted.await;
-            if !taken {
-                // Its streams are gone. Without its driver it cannot close the connection that
-                // continues.
+            let early_accepted = accepted.await;
+            if !early_accepted {
+                // The streams of early data are gone. Their HTTP/3 driver must not close the
+                // connection, which continues.
                 driver.abort();
                 let _ = driver.await;
                 http = start_http(&connection).await.0;
@@ -136,7 +136,14 @@ impl Client {
                     }
                 }
             }
-            let link = Link { client: self, endpoint, connection, http, port, early: Some(taken) };
+            let link = Link {
+                client: self,
+                endpoint,
+                connection,
+                http,
+                port,
+                early: Some(early_accepted),
+            };
             (link, responses.into_iter().map(Result::unwrap).collect())
         })
     }
@@ -235,12 +242,12 @@ async fn request_all(
     port: u16,
     requests: &[TestRequest],
 ) -> Vec<Result<TestResponse, String>> {
-    let requested =
+    let tasks =
         requests.iter().map(|request| tokio::spawn(response(http.clone(), port, request.clone())));
-    let requested: Vec<_> = requested.collect();
+    let tasks: Vec<_> = tasks.collect();
     let mut responses = Vec::new();
-    for one in requested {
-        responses.push(one.await.unwrap());
+    for task in tasks {
+        responses.push(task.await.unwrap());
     }
     responses
 }

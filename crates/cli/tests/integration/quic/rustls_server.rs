@@ -121,21 +121,21 @@ fn config(
         .unwrap();
     tls.alpn_protocols = vec![b"h3".to_vec()];
     tls.session_storage = sessions;
-    // Either of them: RFC 9001 section 4.6.1.
+    // The only two values that QUIC allows (RFC 9001 section 4.6.1).
     tls.max_early_data_size = if early { u32::MAX } else { 0 };
     let tls = QuicServerConfig::with_initial(Arc::new(tls), initial).unwrap();
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(tls));
     let mut tokens = quinn::ValidationTokenConfig::default();
-    tokens.sent(1).log(Arc::new(Spent::default()));
+    tokens.sent(1).log(Arc::new(UsedTokens::default()));
     config.validation_token_config(tokens);
     config
 }
 
 /// Accepts each token once.
 #[derive(Default)]
-struct Spent(Mutex<HashSet<u128>>);
+struct UsedTokens(Mutex<HashSet<u128>>);
 
-impl TokenLog for Spent {
+impl TokenLog for UsedTokens {
     fn check_and_insert(
         &self,
         nonce: u128,
@@ -166,8 +166,8 @@ async fn serve(
     logged: Arc<Mutex<Vec<Observed>>>,
 ) {
     let validated = incoming.remote_address_validated();
-    // A ClientHello may need several datagrams, and only then is the number of streams known that
-    // it allows.
+    // The number of streams that the client allows is known only after its whole ClientHello, which
+    // may need several datagrams.
     let mut connecting = incoming.accept().unwrap();
     if connecting.handshake_data().await.is_err() {
         return;

@@ -1,4 +1,4 @@
-//! Our server behind a relay, with one certificate for all servers that follow each other.
+//! Our server behind a relay, with the same certificate after each restart.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub(crate) const FULL: &str = "HTTP/3 false false none true 200 true";
 pub(crate) const RESUMED: &str = "HTTP/3 true false none true 200 true";
 pub(crate) const EARLY: &str = "HTTP/3 true true won true 200 true";
 
-/// The log of two returns with early data by one ticket.
+/// The log of two connections with early data under the same ticket.
 pub(crate) const TWICE: [&str; 2] = ["true accepted 200", "false ticket_used 200"];
 
 /// Every client without a token has to validate its address.
@@ -43,7 +43,7 @@ impl Setup {
         Self::configured("", arguments)
     }
 
-    /// The same, with a configuration file.
+    /// Like [`Self::new`], with a configuration file.
     pub(crate) fn configured(config: &str, arguments: &[&str]) -> Self {
         let site = site();
         let root = site.path().join("root").display().to_string();
@@ -83,9 +83,9 @@ impl Setup {
     /// arrive before an early request is delivered.
     pub(crate) fn delay_finished(&self, lines: usize) {
         self.server.lines(lines);
-        let wanted = lines + 1;
+        let min_lines = lines + 1;
         let log = self.server.log.clone();
-        self.relay.hold_until(move || text(&log).matches('\n').count() >= wanted);
+        self.relay.hold_until(move || text(&log).matches('\n').count() >= min_lines);
     }
 
     /// Whether the server has resumed the latest client's session, by its ServerHello.

@@ -1,5 +1,5 @@
-//! A thief takes the server's whole memory, and tries every secret in it on a first flight over QUIC
-//! that he recorded.
+//! A thief takes the server's whole memory, and tries every secret in it on a recorded first flight
+//! over QUIC.
 
 use std::fs;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::relay::Direction;
 use super::setup::Setup;
 use crate::support::program::{PAGE, fetch, firstflight, run, text};
 
-/// What the thief finds while the flight is on its way, and the test for after its use.
+/// The secrets that the thief finds before the flight arrives, and what a later search needs.
 struct Theft {
     setup: Setup,
     empty: MemorySnapshot,
@@ -26,10 +26,10 @@ struct Theft {
 }
 
 impl Theft {
-    /// Serves with this section `[tickets]`, holds back a return with early data, takes the server's
-    /// memory, and lets the flight arrive and end.
+    /// Serves with this `[tickets]` section, holds a flight with early data back, takes the
+    /// server's memory, and then lets the flight arrive and be used.
     fn of(tickets: &str) -> Self {
-        // Little memory to search.
+        // Keeps the memory to search small.
         let config = format!("[early_data]\nregister_capacity = 64\n{tickets}");
         let setup = Setup::configured(&config, &["--workers", "1"]);
         let dir = setup.dir();
@@ -46,7 +46,7 @@ impl Theft {
         });
         let secrets = dir.join("secrets");
         let (flight, before) = thread::scope(|scope| {
-            // `fetch` opens no second connection for a POST, however long its flight is on its way.
+            // `fetch` opens no second connection for a POST, however long its flight is held back.
             let returning = scope.spawn(|| {
                 let mut command = firstflight(dir);
                 command.env("SSLKEYLOGFILE", &secrets).arg("fetch").args(all);
@@ -77,7 +77,7 @@ impl Theft {
         Self { setup, empty, flight, before }
     }
 
-    /// What the thief finds now.
+    /// The secrets that the thief finds now.
     fn now(&self) -> Vec<StolenSecret> {
         MemorySnapshot::of(self.setup.server.pid()).try_on(&self.flight, Some(&self.empty)).0
     }
@@ -101,7 +101,7 @@ fn decrypted(packet: &[u8], number_at: usize, secrets: &str) -> Vec<u8> {
     keys.open(packet, number_at, None).expect("the client's own packet").frames
 }
 
-/// Only the seed above the ticket's index decrypts it, and the use destroys that.
+/// Only the seed above the ticket's index decrypts the flight, and its use destroys the seed.
 #[test]
 fn early_data_of_a_used_punctured_ticket_cannot_be_decrypted_with_the_whole_memory() {
     let theft = Theft::of("");

@@ -21,7 +21,7 @@ pub(crate) struct Browser {
     /// The URLs that it requested.
     pub(crate) requested: Vec<String>,
     /// Messages of its console, content security policy and scripts.
-    pub(crate) complaints: Vec<String>,
+    pub(crate) console_messages: Vec<String>,
 }
 
 impl Browser {
@@ -35,7 +35,7 @@ impl Browser {
         if !rules.is_empty() {
             command.arg(format!("--host-resolver-rules={rules}"));
         }
-        // Its own files, wherever it would put them.
+        // Keeps all its files below `dir`.
         command.arg("about:blank").env("HOME", dir).env_remove("DBUS_SESSION_BUS_ADDRESS");
         command.env_remove("XDG_DATA_HOME").env_remove("XDG_CONFIG_HOME");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -58,7 +58,7 @@ impl Browser {
             last: 0,
             session: None,
             requested: Vec::new(),
-            complaints: Vec::new(),
+            console_messages: Vec::new(),
         };
         browser.attach();
         browser
@@ -103,7 +103,7 @@ impl Browser {
             last = self.eval(expression);
             last.as_str().is_some_and(|text| text.contains(words))
         });
-        assert!(matched, "{expression} is not {words:?} but {last}; {:?}", self.complaints);
+        assert!(matched, "{expression} is not {words:?} but {last}; {:?}", self.console_messages);
     }
 
     /// Sends a command and waits for its result. Returns `null` if the page was closed meanwhile.
@@ -123,11 +123,11 @@ impl Browser {
             if message["id"] == self.last {
                 return message["result"].take();
             }
-            self.note(&message);
+            self.record_event(&message);
         }
     }
 
-    fn note(&mut self, message: &Value) {
+    fn record_event(&mut self, message: &Value) {
         let parameters = &message["params"];
         match message["method"].as_str().unwrap_or_default() {
             "Network.requestWillBeSent" => {
@@ -135,7 +135,7 @@ impl Browser {
                 self.requested.push(url.to_owned());
             }
             "Log.entryAdded" | "Runtime.exceptionThrown" | "Runtime.consoleAPICalled" => {
-                self.complaints.push(parameters.to_string());
+                self.console_messages.push(parameters.to_string());
             }
             _ => {}
         }

@@ -39,7 +39,7 @@ pub(crate) fn connect(dir: &Path, port: u16, session: Option<&Session>) -> Sessi
     let key = dump.and_then(|line| line.trim().get(7..54)).unwrap_or_default().to_owned();
     let hint = shown.out.lines().find_map(|line| line.trim().strip_prefix(LIFETIME));
     let lifetime = hint.and_then(|hint| hint.split(' ').next()?.parse().ok()).unwrap_or_default();
-    // HAProxy gives no new ticket where it has taken one that is sealed under the current key.
+    // HAProxy issues no new ticket after it has accepted one under the current key.
     assert!(reused || key.len() == 47, "16 bytes in hexadecimal: {shown:?}");
     Session { file, reused, key, lifetime }
 }

@@ -47,7 +47,7 @@ pub(crate) fn firstflight(home: &Path) -> Command {
 fn firstflight_at(program: &Path, home: &Path) -> Command {
     let mut command = Command::new(program);
     command.env("HOME", home).env_remove("XDG_CONFIG_HOME").env_remove("SSLKEYLOGFILE");
-    // The development authority lies in a home of its own.
+    // The development authority is then below `home`, too.
     command.env_remove("XDG_DATA_HOME");
     command.env_remove("RUST_LOG").env_remove("FIRSTFLIGHT_SESSIONS_PASSPHRASE");
     command
@@ -96,12 +96,12 @@ impl Serve {
         Self::start_in(dir, arguments, &[])
     }
 
-    /// The same, with environment variables.
+    /// Like [`Self::start`], with environment variables.
     pub(crate) fn start_in(dir: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         Self::start_from(Path::new(PROGRAM), dir, arguments, environment)
     }
 
-    /// The same, with the program at this path.
+    /// Like [`Self::start_in`], with the program at this path.
     pub(crate) fn start_from(
         program: &Path,
         dir: &Path,
@@ -131,7 +131,7 @@ impl Serve {
         Self::configured_with(dir, &[], &[])
     }
 
-    /// The same, with arguments and environment variables.
+    /// Like [`Self::configured`], with arguments and environment variables.
     pub(crate) fn configured_with(
         dir: &Path,
         arguments: &[&str],
@@ -154,7 +154,7 @@ impl Serve {
         let (log, cert, stderr) = (dir.join("log"), dir.join("cert.pem"), dir.join("stderr"));
         let serving = Running::serve(&mut command, Serving::Announced(&stderr));
         let (running, address) =
-            serving.unwrap_or_else(|| panic!("it does not serve: {}", text(&stderr)));
+            serving.unwrap_or_else(|| panic!("the server does not start: {}", text(&stderr)));
         Self { running, address, cert, stderr, log }
     }
 
@@ -193,7 +193,7 @@ impl Serve {
             .collect()
     }
 
-    /// Waits until the access log has exactly so many lines.
+    /// Waits until the access log has `count` lines, and not more.
     pub(crate) fn lines(&self, count: usize) -> Vec<Value> {
         until(|| self.log().len() >= count);
         let log = self.log();

@@ -1,5 +1,5 @@
-//! A server for tests: TLS with early data, hand-written HTTP/1.1 or hyper's HTTP/2, that does as
-//! it is told and remembers what it saw.
+//! A server for tests: TLS with early data, and hand-written HTTP/1.1 or hyper's HTTP/2. Its
+//! behaviour can be changed, and it records its requests.
 
 pub(crate) mod quic;
 
@@ -21,7 +21,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Marks tickets with its key and hides nothing: enough to be the same or another key.
+/// Prefixes tickets with a key number and does not encrypt: enough to tell keys apart.
 pub(crate) struct MarkSealer(pub u8);
 
 impl TicketSealer for MarkSealer {
@@ -41,15 +41,15 @@ impl TicketSealer for MarkSealer {
     }
 }
 
-/// How the server is at the moment.
+/// The server's current behaviour.
 #[derive(Clone)]
 pub(crate) struct ServerBehaviour {
     pub(crate) key: u8,
-    /// Issues tickets.
-    pub(crate) issues: bool,
+    /// Whether tickets are issued.
+    pub(crate) issues_tickets: bool,
     pub(crate) alpn: &'static str,
-    pub(crate) max: Version,
-    /// Declines early data by the connection.
+    pub(crate) max_version: Version,
+    /// Whether early data is declined.
     pub(crate) decline: bool,
     pub(crate) response: fn(usize, bool) -> Reply,
 }
@@ -59,9 +59,9 @@ pub(crate) struct ServerBehaviour {
 pub(crate) enum Reply {
     /// Write this; keep the connection or close it with close_notify.
     Send(&'static str, bool),
-    /// Write this and drop the socket as it is.
+    /// Write this and drop the socket without close_notify.
     Drop(&'static str),
-    /// Write so many informational heads, and then a response.
+    /// Write this many informational heads, and then a response.
     After(usize),
     /// Write informational heads without end.
     Endless,
@@ -77,9 +77,9 @@ impl Default for ServerBehaviour {
     fn default() -> Self {
         Self {
             key: 1,
-            issues: true,
+            issues_tickets: true,
             alpn: "http/1.1",
-            max: Version::Tls13,
+            max_version: Version::Tls13,
             decline: false,
             response: |_, _| Reply::Send(OK, true),
         }
@@ -129,8 +129,8 @@ impl Server {
         change(&mut self.behaviour.lock().unwrap());
     }
 
-    /// What it saw since the last call.
-    pub(crate) fn seen(&self) -> Vec<RecordedRequest> {
+    /// Returns the requests since the last call.
+    pub(crate) fn take_requests(&self) -> Vec<RecordedRequest> {
         std::mem::take(&mut *self.seen.lock().unwrap())
     }
 
@@ -232,13 +232,13 @@ pub(crate) fn acceptor(behaviour: &ServerBehaviour) -> Acceptor {
     let (cert, key) = pem();
     let identity = Identity::from_pem(cert.as_bytes(), key.as_bytes()).unwrap();
     let mut config = AcceptorConfig::new(identity);
-    config.max_version = behaviour.max;
+    config.max_version = behaviour.max_version;
     config.alpn = match behaviour.alpn {
         "" => Vec::new(),
         alpn => vec![alpn.as_bytes().to_vec()],
     };
     config.early_data = true;
-    config.tickets = if behaviour.issues { 2 } else { 0 };
+    config.tickets = if behaviour.issues_tickets { 2 } else { 0 };
     config.sealer = Some(Arc::new(MarkSealer(behaviour.key)));
     Acceptor::new(config).unwrap()
 }
@@ -278,7 +278,7 @@ impl ClientDir {
         config.http = HttpVersions::Two;
         config.early_data = EarlyPolicy::SafeMethods;
         config.jar = Some(self.jar());
-        // A test that hangs must end: far above anything that is waited for here.
+        // Ends a test that hangs; far longer than any wait in these tests.
         config.max_time = Some(std::time::Duration::from_secs(20));
         change(&mut config);
         Client::new(config).unwrap()

@@ -1,5 +1,5 @@
-//! A server for tests over QUIC: quinn and h3 on our cryptography, that does as it is told and
-//! remembers what it saw; and a relay in front of it that looks at every datagram.
+//! A server for tests over QUIC: quinn and h3 on our cryptography. Its behaviour can be changed,
+//! and it records its requests. A relay in front of it records every datagram.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -23,17 +23,17 @@ use tokio::sync::Notify;
 
 use super::{ClientDir, MarkSealer, pem};
 
-/// How the server is at the moment.
+/// The server's current behaviour.
 #[derive(Clone)]
 pub(crate) struct QuicServerBehaviour {
     pub(crate) key: u8,
     /// Whether early data is accepted.
     pub(crate) accept: bool,
-    /// Tickets a connection.
+    /// Tickets per connection.
     pub(crate) tickets: usize,
-    /// NEW_TOKEN frames a connection.
+    /// NEW_TOKEN frames per connection.
     pub(crate) tokens: u32,
-    /// Bytes that a connection may send: bound to the early data.
+    /// Receive window of a connection, in bytes; early data is refused if it has shrunk.
     pub(crate) window: u32,
     /// Sends a Retry to a client without a token.
     pub(crate) retry: bool,
@@ -43,15 +43,15 @@ pub(crate) struct QuicServerBehaviour {
     pub(crate) flood: Option<Flood>,
 }
 
-/// Bytes that come without end.
+/// Endless bytes on one stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flood {
-    /// Whether on a stream of its own, or on the request's.
-    pub(crate) one_way: bool,
-    /// What comes first.
+    /// Whether on a new unidirectional stream; otherwise on the request's.
+    pub(crate) unidirectional: bool,
+    /// The first bytes.
     pub(crate) start: &'static [u8],
-    /// What comes then, again and again.
-    pub(crate) more: &'static [u8],
+    /// The bytes that are repeated after them.
+    pub(crate) repeated: &'static [u8],
 }
 
 /// What to do with a request, given its number from 0 on and whether it was early data.
@@ -61,13 +61,13 @@ pub(crate) enum QuicReply {
     Respond(u16, &'static str),
     /// Heads of these statuses, and a response.
     After(&'static [u16]),
-    /// A body of so many bytes, each in a frame of its own.
+    /// A body of this many bytes, each in its own frame.
     TinyFrames(usize),
     /// A redirection.
     Redirect(&'static str),
-    /// A head that promises a body of so many bytes, and this one.
+    /// A head with this Content-Length, and this body.
     Promise(usize, &'static str),
-    /// A head and 4 bytes, and when the client has read them, a reset with this code.
+    /// A head and 4 bytes; then, when the client has read them, a reset with this code.
     ResetWithin(Code),
     /// Reset the stream with this code.
     Reset(Code),
@@ -116,7 +116,7 @@ pub(crate) struct QuicServer {
     spent: Arc<SpentTokens>,
     connections: Arc<AtomicUsize>,
     endpoint: Endpoint,
-    /// Bytes that clients have made room for in floods, and the code that ended the last one.
+    /// Bytes of floods that clients have accepted, and the code that ended the last flood.
     pub(crate) flooded: Arc<(AtomicUsize, AtomicU64)>,
     /// A client has read a part of the body.
     pub(crate) part_read: Arc<Notify>,
@@ -157,8 +157,8 @@ impl QuicServer {
         change(&mut self.behaviour.lock().unwrap());
     }
 
-    /// What it saw since the last call.
-    pub(crate) fn seen(&self) -> Vec<RecordedQuicRequest> {
+    /// Returns the requests since the last call.
+    pub(crate) fn take_requests(&self) -> Vec<RecordedQuicRequest> {
         std::mem::take(&mut *self.seen.lock().unwrap())
     }
 
@@ -166,7 +166,7 @@ impl QuicServer {
         url(self.address.port(), path)
     }
 
-    /// No connection is open any more, within reason.
+    /// Waits until no connection is open; returns false after 10 s.
     pub(crate) async fn is_idle(&self) -> bool {
         tokio::time::timeout(Duration::from_secs(10), self.endpoint.wait_idle()).await.is_ok()
     }
@@ -206,7 +206,7 @@ impl QuicServer {
     }
 
     async fn flood(&self, quic: &quinn::Connection, flood: Flood) {
-        let (mut send, _recv) = match flood.one_way {
+        let (mut send, _recv) = match flood.unidirectional {
             true => (quic.open_uni().await.unwrap(), None),
             false => quic.accept_bi().await.map(|(send, recv)| (send, Some(recv))).unwrap(),
         };
@@ -220,7 +220,7 @@ impl QuicServer {
                 }
                 Err(other) => panic!("{other}"),
             };
-            next = flood.more;
+            next = flood.repeated;
         };
         self.flooded.1.store(code.into_inner(), Ordering::Relaxed);
         quic.closed().await;
@@ -267,22 +267,22 @@ impl QuicServer {
                 seen.push(RecordedQuicRequest { text, early, connection, validated });
                 seen.len() - 1
             };
-            let say = |status: u16| http::Response::builder().status(status);
+            let response_with = |status: u16| http::Response::builder().status(status);
             let response = (behaviour.response)(number, early);
             if let QuicReply::After(statuses) = response {
                 for status in statuses {
-                    stream.send_response(say(*status).body(()).unwrap()).await.unwrap();
+                    stream.send_response(response_with(*status).body(()).unwrap()).await.unwrap();
                 }
             }
             match response {
                 QuicReply::After(_) => {
                     // A client that refuses one of the heads has closed the connection.
-                    let _ = stream.send_response(say(200).body(()).unwrap()).await;
+                    let _ = stream.send_response(response_with(200).body(()).unwrap()).await;
                     let _ = stream.send_data(Bytes::from_static(b"hello")).await;
                     let _ = stream.finish().await;
                 }
                 QuicReply::Respond(status, body) | QuicReply::RespondThenGoaway(status, body) => {
-                    let head = say(status).header("content-length", body.len());
+                    let head = response_with(status).header("content-length", body.len());
                     stream.send_response(head.body(()).unwrap()).await.unwrap();
                     stream.send_data(Bytes::from_static(body.as_bytes())).await.unwrap();
                     stream.finish().await.unwrap();
@@ -291,26 +291,27 @@ impl QuicServer {
                     }
                 }
                 QuicReply::TinyFrames(count) => {
-                    stream.send_response(say(200).body(()).unwrap()).await.unwrap();
+                    stream.send_response(response_with(200).body(()).unwrap()).await.unwrap();
                     for _ in 0..count {
                         stream.send_data(Bytes::from_static(b"x")).await.unwrap();
                     }
                     stream.finish().await.unwrap();
                 }
                 QuicReply::Redirect(to) => {
-                    let head = say(302).header("location", to).body(()).unwrap();
+                    let head = response_with(302).header("location", to).body(()).unwrap();
                     stream.send_response(head).await.unwrap();
                     stream.finish().await.unwrap();
                 }
                 QuicReply::Promise(length, body) => {
-                    let head = say(200).header("content-length", length).body(()).unwrap();
+                    let head =
+                        response_with(200).header("content-length", length).body(()).unwrap();
                     stream.send_response(head).await.unwrap();
                     stream.send_data(Bytes::from_static(body.as_bytes())).await.unwrap();
                     // A client that refuses the body may have closed the connection.
                     let _ = stream.finish().await;
                 }
                 QuicReply::ResetWithin(code) => {
-                    stream.send_response(say(200).body(()).unwrap()).await.unwrap();
+                    stream.send_response(response_with(200).body(()).unwrap()).await.unwrap();
                     stream.send_data(Bytes::from_static(b"hell")).await.unwrap();
                     self.part_read.notified().await;
                     stream.stop_stream(code);
@@ -335,7 +336,7 @@ pub(crate) fn url(port: u16, path: &str) -> Target {
 }
 
 impl ClientDir {
-    /// A client that speaks HTTP/3 and nothing else.
+    /// A client that uses HTTP/3 only.
     pub(crate) fn quic(&self, change: impl FnOnce(&mut ClientConfig)) -> Client {
         self.client(|config| {
             config.http = HttpVersions::Three;
@@ -351,7 +352,7 @@ async fn pass_back(back: Arc<UdpSocket>, front: Arc<UdpSocket>, client: SocketAd
     }
 }
 
-/// Stands before a server, and passes datagrams on as it is told.
+/// Forwards datagrams to a server, and can drop those of the client.
 #[derive(Clone)]
 pub(crate) struct Relay {
     pub(crate) address: SocketAddr,
@@ -365,7 +366,7 @@ impl Relay {
         Self::start_on(([127, 0, 0, 1], 0).into(), server).await.expect("a free port")
     }
 
-    /// `None` when the port is taken.
+    /// Returns `None` if the port is taken.
     pub(crate) async fn start_on(address: SocketAddr, server: SocketAddr) -> Option<Self> {
         let front = UdpSocket::bind(address).await.ok()?;
         let relay = Self {

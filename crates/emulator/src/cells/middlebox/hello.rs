@@ -13,12 +13,12 @@ pub(super) struct HelloFilter {
 
 impl HelloFilter {
     /// Drops ClientHellos that do not fit into their first packet.
-    pub(super) fn large() -> Self {
+    pub(super) fn drop_large() -> Self {
         Self { flights: FirstFlights::default(), decide: drop_if_incomplete }
     }
 
     /// Drops ClientHellos with the early_data extension.
-    pub(super) fn early_data() -> Self {
+    pub(super) fn drop_early_data() -> Self {
         Self { flights: FirstFlights::default(), decide: drop_if_early_data }
     }
 }
@@ -28,7 +28,7 @@ impl Cell for HelloFilter {
         let Some(segment) = Segment::read(packet.frame) else {
             return CellDecision::Pass;
         };
-        let Some((flight, offset)) = self.flights.of(&segment) else {
+        let Some((flight, offset)) = self.flights.locate(&segment) else {
             return CellDecision::Pass;
         };
         let decision = flight.decision.or_else(|| {
@@ -80,8 +80,9 @@ impl ClientHello {
         let mut hello = Self { message: Vec::new(), length: None, overhead: 0 };
         while !stream.is_empty() && !hello.is_complete() {
             let header = &stream[..stream.len().min(RECORD_HEADER)];
-            let begins = header[0] == HANDSHAKE && header.get(1).is_none_or(|major| *major == 3);
-            if !begins {
+            let is_handshake =
+                header[0] == HANDSHAKE && header.get(1).is_none_or(|major| *major == 3);
+            if !is_handshake {
                 // Another record type follows: the ClientHello is never completed.
                 return None;
             }
@@ -113,17 +114,17 @@ impl ClientHello {
         self.length.is_some_and(|length| self.message.len() >= length)
     }
 
-    /// The offset in the stream behind the ClientHello, according to its header, or at least behind
-    /// what was received. The headers of further records only make it longer.
+    /// The offset in the stream at which the ClientHello ends, by its length and the record headers
+    /// received so far; while its length is unknown, the end of the received bytes.
     fn end_offset(&self, stream: &[u8]) -> u32 {
         let end = self.length.map_or(stream.len(), |length| length + self.overhead);
         end.max(stream.len().min(1)).try_into().unwrap_or(u32::MAX)
     }
 
     /// Whether an extension was received.
-    fn has_extension(&self, wanted: u16) -> bool {
-        let seen = &self.message[..self.length.unwrap_or(0).min(self.message.len())];
-        extensions(seen).is_some_and(|extensions| find(extensions, wanted))
+    fn has_extension(&self, number: u16) -> bool {
+        let received = &self.message[..self.length.unwrap_or(0).min(self.message.len())];
+        extensions(received).is_some_and(|extensions| contains(extensions, number))
     }
 }
 
@@ -137,9 +138,9 @@ fn extensions(message: &[u8]) -> Option<&[u8]> {
     extensions.get(2..)
 }
 
-fn find(mut extensions: &[u8], wanted: u16) -> bool {
+fn contains(mut extensions: &[u8], number: u16) -> bool {
     while let Some((head, rest)) = extensions.split_first_chunk::<4>() {
-        if u16::from_be_bytes([head[0], head[1]]) == wanted {
+        if u16::from_be_bytes([head[0], head[1]]) == number {
             return true;
         }
         let length = usize::from(u16::from_be_bytes([head[2], head[3]]));
@@ -192,9 +193,9 @@ mod tests {
         message.chunks(size).flat_map(record).collect()
     }
 
-    /// Sends a stream in packets and returns which of them passed. `syn_data`: the first one is in
-    /// the SYN.
-    fn sent(cell: &mut HelloFilter, stream: &[u8], segment: usize, syn_data: bool) -> Vec<bool> {
+    /// Sends a stream in packets and returns which of them passed. With `syn_data`, the SYN carries
+    /// the first part.
+    fn send(cell: &mut HelloFilter, stream: &[u8], segment: usize, syn_data: bool) -> Vec<bool> {
         let (port, sequence) = (40_000, 500);
         let mut passes = |tcp: Tcp<'_>| {
             let frame = tcp.frame();
@@ -217,11 +218,11 @@ mod tests {
     fn a_hello_of_one_packet_passes_and_a_larger_one_does_not() {
         let (small, large) = (hello(&[(0, 20)]), hello(&[(51, 1_300)]));
         for syn_data in [false, true] {
-            let filter = &mut HelloFilter::large();
-            assert_eq!(sent(filter, &small, 1_448, syn_data), [true]);
-            let filter = &mut HelloFilter::large();
-            assert_eq!(sent(filter, &large, 1_000, syn_data), [false, false]);
-            assert_eq!(sent(filter, &large, 1_000, syn_data), [false, false], "again");
+            let filter = &mut HelloFilter::drop_large();
+            assert_eq!(send(filter, &small, 1_448, syn_data), [true]);
+            let filter = &mut HelloFilter::drop_large();
+            assert_eq!(send(filter, &large, 1_000, syn_data), [false, false]);
+            assert_eq!(send(filter, &large, 1_000, syn_data), [false, false], "again");
         }
     }
 
@@ -231,7 +232,7 @@ mod tests {
         let whole = stream.len();
         stream.extend([23, 3, 3, 0, 100]);
         stream.extend([1; 3_000]);
-        let passed = sent(&mut HelloFilter::large(), &stream, 500, false);
+        let passed = send(&mut HelloFilter::drop_large(), &stream, 500, false);
         for (index, passed) in passed.iter().enumerate() {
             assert_eq!(*passed, index * 500 >= whole, "segment {index}");
         }
@@ -239,9 +240,9 @@ mod tests {
 
     #[test]
     fn a_hello_in_several_records_of_one_packet_is_whole() {
-        let one = hello(&[(0, 200)]);
-        let many = records(&one[RECORD_HEADER..], 30);
-        assert_eq!(sent(&mut HelloFilter::large(), &many, 1_448, false), [true]);
+        let single_record = hello(&[(0, 200)]);
+        let several_records = records(&single_record[RECORD_HEADER..], 30);
+        assert_eq!(send(&mut HelloFilter::drop_large(), &several_records, 1_448, false), [true]);
     }
 
     #[test]
@@ -254,29 +255,29 @@ mod tests {
         ] {
             let stream = hello(extensions);
             for segment in [1_448, 60, 7] {
-                let filter = &mut HelloFilter::early_data();
-                let passed = sent(filter, &stream, segment, false);
+                let filter = &mut HelloFilter::drop_early_data();
+                let passed = send(filter, &stream, segment, false);
                 assert_eq!(passed.iter().any(|passed| !passed), early, "{extensions:?}");
                 if early {
-                    let again = sent(filter, &stream, segment, false);
+                    let again = send(filter, &stream, segment, false);
                     assert!(again.iter().all(|passed| !passed), "nor when sent again: {again:?}");
                 }
             }
         }
     }
 
-    /// As BoringSSL writes them: X25519MLKEM768 and X25519 keys, and with a ticket early data.
+    /// Written by BoringSSL: X25519MLKEM768 and X25519 keys; one has a ticket and early data.
     #[test]
     fn hellos_of_a_real_client_are_distinguished() {
         let full = include_bytes!("testdata/full_hello.bin");
         let early = include_bytes!("testdata/early_hello.bin");
         for segment in [4_096, 1_448, 100] {
             let whole = full.len() <= segment;
-            let passed = sent(&mut HelloFilter::early_data(), full, segment, false);
+            let passed = send(&mut HelloFilter::drop_early_data(), full, segment, false);
             assert!(passed.iter().all(|passed| *passed), "no early data");
-            let passed = sent(&mut HelloFilter::early_data(), early, segment, true);
+            let passed = send(&mut HelloFilter::drop_early_data(), early, segment, true);
             assert!(passed.iter().any(|passed| !passed), "early data");
-            let passed = sent(&mut HelloFilter::large(), full, segment, false);
+            let passed = send(&mut HelloFilter::drop_large(), full, segment, false);
             assert!(passed.iter().all(|passed| *passed == whole), "{segment}: {passed:?}");
         }
     }
@@ -286,8 +287,8 @@ mod tests {
         for stream in
             [&b"GET / HTTP/1.1\r\n\r\n"[..], &[22, 3, 1, 0, 0], &[22, 3, 1, 0, 4, 2, 0, 0, 0]]
         {
-            assert_eq!(sent(&mut HelloFilter::large(), stream, 1_448, false), [true]);
-            assert_eq!(sent(&mut HelloFilter::early_data(), stream, 1_448, false), [true]);
+            assert_eq!(send(&mut HelloFilter::drop_large(), stream, 1_448, false), [true]);
+            assert_eq!(send(&mut HelloFilter::drop_early_data(), stream, 1_448, false), [true]);
         }
     }
 
@@ -295,6 +296,6 @@ mod tests {
     fn connections_without_a_captured_syn_pass() {
         let frame = Tcp { ack: true, payload: &hello(&[(42, 0)])[..20], ..Tcp::default() }.frame();
         let mut packet = PacketInCell { at_ns: 0, frame: &frame };
-        assert_eq!(HelloFilter::large().pass(&mut packet), CellDecision::Pass);
+        assert_eq!(HelloFilter::drop_large().pass(&mut packet), CellDecision::Pass);
     }
 }

@@ -14,12 +14,12 @@ use std::fmt;
 
 use super::{Cell, CellSettings, Seeds};
 
-/// The behavior of a middlebox. It only acts on IPv4: on unfragmented packets with complete TCP
-/// headers, or on UDP. All others pass.
+/// The behavior of a middlebox. It acts only on IPv4: on unfragmented packets with complete TCP
+/// headers, or on UDP. All other packets pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Middlebox {
-    /// Overwrites the Fast Open option of SYNs and SYN-ACKs (cookie requests and cookies) by
+    /// Overwrites the Fast Open option of SYNs and SYN-ACKs (cookie requests and cookies) with
     /// no-operation options. Data in a SYN stays.
     StripTfo,
     /// Drops SYNs that carry the Fast Open option, with or without a cookie.
@@ -101,8 +101,8 @@ impl CellSettings for Middlebox {
             Self::DropTfo => Box::new(syn::DropTfo),
             Self::StripSynData => Box::new(syn::StripSynData),
             Self::DropSynData => Box::new(syn::DropSynData),
-            Self::DropLargeHello => Box::new(hello::HelloFilter::large()),
-            Self::DropEarlyData => Box::new(hello::HelloFilter::early_data()),
+            Self::DropLargeHello => Box::new(hello::HelloFilter::drop_large()),
+            Self::DropEarlyData => Box::new(hello::HelloFilter::drop_early_data()),
             Self::BlockUdp => Box::new(udp::BlockUdp),
             Self::ThrottleUdp => Box::new(udp::ThrottleUdp::new()),
         }
@@ -154,8 +154,8 @@ mod frames {
         }
     }
 
-    /// Checks both checksums of a frame, as a receiving kernel does.
-    pub(super) fn checked(frame: &[u8]) -> etherparse::SlicedPacket<'_> {
+    /// Parses a frame, and checks both checksums like a receiving kernel.
+    pub(super) fn parse_checked(frame: &[u8]) -> etherparse::SlicedPacket<'_> {
         let packet = etherparse::SlicedPacket::from_ethernet(frame).expect("a whole packet");
         let Some(etherparse::NetSlice::Ipv4(ip)) = &packet.net else { panic!("no IPv4") };
         let header = ip.header();

@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use etherparse::{IpNumber, Ipv4HeaderSlice, Ipv4Slice, TcpSlice};
 
-use crate::cells::ETHERNET;
+use crate::cells::ETHERNET_HEADER;
 
 /// Addresses and ports of a segment, sender first.
-pub(super) type Ends = ([u8; 4], [u8; 4], u16, u16);
+pub(super) type FourTuple = ([u8; 4], [u8; 4], u16, u16);
 
 /// A TCP segment in an IPv4 packet in an Ethernet frame.
 pub(super) struct Segment<'a> {
-    pub(super) ends: Ends,
+    pub(super) four_tuple: FourTuple,
     pub(super) syn: bool,
     pub(super) ack: bool,
     pub(super) sequence: u32,
@@ -25,21 +25,21 @@ pub(super) struct Segment<'a> {
 impl<'a> Segment<'a> {
     /// Parses a frame. Returns `None` if it is not a complete TCP segment.
     pub(super) fn read(frame: &'a [u8]) -> Option<Self> {
-        let packet = frame.get(ETHERNET..)?;
+        let packet = frame.get(ETHERNET_HEADER..)?;
         let ip = Ipv4Slice::from_slice(packet).ok()?;
         // A packet with an authentication header (RFC 4302) cannot be altered.
-        let plain = ip.extensions().auth.is_none() && !ip.is_payload_fragmented();
-        if !plain || ip.payload_ip_number() != IpNumber::TCP {
+        let is_supported = ip.extensions().auth.is_none() && !ip.is_payload_fragmented();
+        if !is_supported || ip.payload_ip_number() != IpNumber::TCP {
             return None;
         }
         let header = ip.header();
-        let tcp_at = ETHERNET + header.slice().len();
+        let tcp_at = ETHERNET_HEADER + header.slice().len();
         // A slice of the frame itself, because the parsed payload does not live long enough.
-        let end = ETHERNET + usize::from(header.total_len());
+        let end = ETHERNET_HEADER + usize::from(header.total_len());
         let tcp = TcpSlice::from_slice(frame.get(tcp_at..end)?).ok()?;
         let payload_at = tcp_at + tcp.header_slice().len();
         Some(Self {
-            ends: (
+            four_tuple: (
                 header.source(),
                 header.destination(),
                 tcp.source_port(),
@@ -79,8 +79,9 @@ pub(super) fn fast_open_options(frame: &[u8], segment: &Segment<'_>) -> Vec<Rang
                 let Some(option) = frame[at..end].get(..length).filter(|_| length >= 2) else {
                     break;
                 };
-                let experiment = kind == EXPERIMENT && option[2..].starts_with(&FAST_OPEN_MAGIC);
-                if kind == FAST_OPEN || experiment {
+                let is_experimental =
+                    kind == EXPERIMENT && option[2..].starts_with(&FAST_OPEN_MAGIC);
+                if kind == FAST_OPEN || is_experimental {
                     found.push(at..at + length);
                 }
                 at += length;
@@ -91,17 +92,17 @@ pub(super) fn fast_open_options(frame: &[u8], segment: &Segment<'_>) -> Vec<Rang
 }
 
 /// Updates lengths and checksums of a frame whose TCP segment was altered or truncated. Returns
-/// `None` only if it is no longer such a frame.
-pub(super) fn fix(mut frame: Vec<u8>, segment_tcp_at: usize) -> Option<Vec<u8>> {
-    let total = u16::try_from(frame.len().checked_sub(ETHERNET)?).ok()?;
-    frame[ETHERNET + 2..ETHERNET + 4].copy_from_slice(&total.to_be_bytes());
-    let header = Ipv4HeaderSlice::from_slice(&frame[ETHERNET..segment_tcp_at]).ok()?;
+/// `None` if the frame no longer holds a TCP segment.
+pub(super) fn update_checksums(mut frame: Vec<u8>, tcp_at: usize) -> Option<Vec<u8>> {
+    let total = u16::try_from(frame.len().checked_sub(ETHERNET_HEADER)?).ok()?;
+    frame[ETHERNET_HEADER + 2..ETHERNET_HEADER + 4].copy_from_slice(&total.to_be_bytes());
+    let header = Ipv4HeaderSlice::from_slice(&frame[ETHERNET_HEADER..tcp_at]).ok()?;
     let sum = header.to_header().calc_header_checksum();
-    let ends = (header.source(), header.destination());
-    frame[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&sum.to_be_bytes());
-    let tcp = TcpSlice::from_slice(&frame[segment_tcp_at..]).ok()?;
-    let sum = tcp.calc_checksum_ipv4(ends.0, ends.1).ok()?;
-    frame[segment_tcp_at + 16..segment_tcp_at + 18].copy_from_slice(&sum.to_be_bytes());
+    let (source, destination) = (header.source(), header.destination());
+    frame[ETHERNET_HEADER + 10..ETHERNET_HEADER + 12].copy_from_slice(&sum.to_be_bytes());
+    let tcp = TcpSlice::from_slice(&frame[tcp_at..]).ok()?;
+    let sum = tcp.calc_checksum_ipv4(source, destination).ok()?;
+    frame[tcp_at + 16..tcp_at + 18].copy_from_slice(&sum.to_be_bytes());
     Some(frame)
 }
 
@@ -133,7 +134,7 @@ mod tests {
         assert_eq!(segment.payload, b"abc");
         assert_eq!(&frame[segment.options.clone()], &[1, 1, 34, 2]);
         assert_eq!(&frame[segment.payload_at()..], b"abc");
-        assert_eq!(segment.ends, ([10, 77, 1, 1], [10, 77, 1, 2], 40_000, 443));
+        assert_eq!(segment.four_tuple, ([10, 77, 1, 1], [10, 77, 1, 2], 40_000, 443));
         assert_eq!(segment.tcp_at(), 34);
     }
 
@@ -142,7 +143,7 @@ mod tests {
         let mut frame = Tcp::default().frame();
         frame.resize(64, 0);
         assert!(Segment::read(&frame).expect("a segment").payload.is_empty());
-        frame[ETHERNET + 6] |= 0x20;
+        frame[ETHERNET_HEADER + 6] |= 0x20;
         assert!(Segment::read(&frame).is_none());
         assert!(Segment::read(&frame[..40]).is_none());
     }

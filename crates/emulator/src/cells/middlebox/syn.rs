@@ -1,6 +1,6 @@
 //! Middleboxes that act on SYNs: on the TCP Fast Open option (RFC 7413), or on data.
 
-use super::segment::{NO_OPERATION, Segment, fast_open_options, fix};
+use super::segment::{NO_OPERATION, Segment, fast_open_options, update_checksums};
 use crate::cells::{Cell, CellDecision, PacketInCell};
 
 /// Overwrites the option in SYNs of both sides.
@@ -12,15 +12,15 @@ impl Cell for StripTfo {
         let Some(segment) = Segment::read(packet.frame).filter(|segment| segment.syn) else {
             return CellDecision::Pass;
         };
-        let places = fast_open_options(packet.frame, &segment);
-        if places.is_empty() {
+        let options = fast_open_options(packet.frame, &segment);
+        if options.is_empty() {
             return CellDecision::Pass;
         }
         let mut frame = packet.frame[..segment.payload_at() + segment.payload.len()].to_vec();
-        for place in places {
-            frame[place].fill(NO_OPERATION);
+        for option in options {
+            frame[option].fill(NO_OPERATION);
         }
-        fix(frame, segment.tcp_at()).map_or(CellDecision::Pass, CellDecision::Alter)
+        update_checksums(frame, segment.tcp_at()).map_or(CellDecision::Pass, CellDecision::Alter)
     }
 }
 
@@ -48,11 +48,11 @@ pub(super) struct StripSynData;
 
 impl Cell for StripSynData {
     fn pass(&mut self, packet: &mut PacketInCell<'_>) -> CellDecision {
-        let Some(segment) = with_data(packet.frame) else {
+        let Some(segment) = syn_with_data(packet.frame) else {
             return CellDecision::Pass;
         };
-        let without = packet.frame[..segment.payload_at()].to_vec();
-        fix(without, segment.tcp_at()).map_or(CellDecision::Pass, CellDecision::Alter)
+        let stripped = packet.frame[..segment.payload_at()].to_vec();
+        update_checksums(stripped, segment.tcp_at()).map_or(CellDecision::Pass, CellDecision::Alter)
     }
 }
 
@@ -62,22 +62,22 @@ pub(super) struct DropSynData;
 
 impl Cell for DropSynData {
     fn pass(&mut self, packet: &mut PacketInCell<'_>) -> CellDecision {
-        with_data(packet.frame).map_or(CellDecision::Pass, |_| CellDecision::Drop)
+        syn_with_data(packet.frame).map_or(CellDecision::Pass, |_| CellDecision::Drop)
     }
 }
 
-fn with_data(frame: &[u8]) -> Option<Segment<'_>> {
+fn syn_with_data(frame: &[u8]) -> Option<Segment<'_>> {
     Segment::read(frame).filter(|segment| segment.is_client_syn() && !segment.payload.is_empty())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::frames::{Tcp, checked};
+    use super::super::frames::{Tcp, parse_checked};
     use super::*;
 
     const COOKIE: [u8; 12] = [34, 10, 1, 2, 3, 4, 5, 6, 7, 8, 1, 1];
 
-    fn through(cell: &mut dyn Cell, tcp: Tcp<'_>) -> CellDecision {
+    fn pass(cell: &mut dyn Cell, tcp: Tcp<'_>) -> CellDecision {
         cell.pass(&mut PacketInCell { at_ns: 0, frame: &tcp.frame() })
     }
 
@@ -85,10 +85,8 @@ mod tests {
     fn cookie_requests_and_cookies_are_stripped_and_checksums_right() {
         for (options, ack) in [(&[34, 2, 1, 1][..], false), (&COOKIE, false), (&COOKIE, true)] {
             let tcp = Tcp { syn: true, ack, options, payload: b"data", ..Tcp::default() };
-            let CellDecision::Alter(frame) = through(&mut StripTfo, tcp) else {
-                panic!("unaltered")
-            };
-            let packet = checked(&frame);
+            let CellDecision::Alter(frame) = pass(&mut StripTfo, tcp) else { panic!("unaltered") };
+            let packet = parse_checked(&frame);
             let Some(etherparse::TransportSlice::Tcp(tcp)) = packet.transport else {
                 panic!("no TCP")
             };
@@ -100,28 +98,24 @@ mod tests {
     #[test]
     fn other_segments_pass_unaltered() {
         let plain = Tcp { syn: true, options: &[2, 4, 5, 180], ..Tcp::default() };
-        assert_eq!(through(&mut StripTfo, plain), CellDecision::Pass);
-        assert_eq!(through(&mut DropTfo, plain), CellDecision::Pass);
+        assert_eq!(pass(&mut StripTfo, plain), CellDecision::Pass);
+        assert_eq!(pass(&mut DropTfo, plain), CellDecision::Pass);
         let no_syn = Tcp { ack: true, options: &COOKIE, ..Tcp::default() };
-        assert_eq!(through(&mut StripTfo, no_syn), CellDecision::Pass);
-        assert_eq!(through(&mut DropTfo, no_syn), CellDecision::Pass);
+        assert_eq!(pass(&mut StripTfo, no_syn), CellDecision::Pass);
+        assert_eq!(pass(&mut DropTfo, no_syn), CellDecision::Pass);
     }
 
     #[test]
     fn a_clients_syn_with_the_option_is_dropped() {
         let tcp = Tcp { syn: true, options: &COOKIE, ..Tcp::default() };
-        assert_eq!(through(&mut DropTfo, tcp), CellDecision::Drop);
-        assert_eq!(
-            through(&mut DropTfo, Tcp { ack: true, ..tcp }),
-            CellDecision::Pass,
-            "a SYN-ACK"
-        );
+        assert_eq!(pass(&mut DropTfo, tcp), CellDecision::Drop);
+        assert_eq!(pass(&mut DropTfo, Tcp { ack: true, ..tcp }), CellDecision::Pass, "a SYN-ACK");
     }
 }
 
 #[cfg(test)]
 mod syn_data_tests {
-    use super::super::frames::{Tcp, checked};
+    use super::super::frames::{Tcp, parse_checked};
     use super::*;
 
     #[test]
@@ -133,7 +127,7 @@ mod syn_data_tests {
             panic!("unaltered")
         };
         let bare = Tcp { payload: &[], ..tcp }.frame();
-        checked(&stripped);
+        parse_checked(&stripped);
         assert_eq!(stripped, bare);
         assert_eq!(DropSynData.pass(&mut packet), CellDecision::Drop);
     }

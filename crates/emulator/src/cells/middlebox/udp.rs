@@ -4,7 +4,7 @@
 use etherparse::{IpNumber, Ipv4Slice};
 
 use crate::cells::rate::Rate;
-use crate::cells::{Cell, CellDecision, ETHERNET, PacketInCell};
+use crate::cells::{Cell, CellDecision, ETHERNET_HEADER, PacketInCell};
 
 /// Drops UDP.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Cell for ThrottleUdp {
 
 /// Whether a frame holds UDP in IPv4, fragmented or not.
 fn is_udp(frame: &[u8]) -> bool {
-    let packet = frame.get(ETHERNET..).and_then(|packet| Ipv4Slice::from_slice(packet).ok());
+    let packet = frame.get(ETHERNET_HEADER..).and_then(|packet| Ipv4Slice::from_slice(packet).ok());
     packet.is_some_and(|ip| ip.payload_ip_number() == IpNumber::UDP)
 }
 

@@ -1,4 +1,4 @@
-//! Two endpoints of quinn-proto on our cryptography, joined by a wire in simulated time.
+//! Two endpoints of quinn-proto on our cryptography, joined by a link in simulated time.
 
 mod pair;
 pub(crate) mod sessions;
@@ -22,7 +22,7 @@ use quinn_proto::{
     TransportConfig, VarInt,
 };
 
-/// Marks tickets with its key and hides nothing.
+/// Prefixes tickets with its key, without encryption.
 pub(crate) struct MarkSealer {
     pub(crate) key: u8,
     pub(crate) opens: Opens,
@@ -30,12 +30,12 @@ pub(crate) struct MarkSealer {
     pub(crate) sealed: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
-/// What the sealer says of a ticket that is its own.
+/// How a sealer opens its own tickets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Opens {
     Plainly,
     WithoutEarlyData,
-    /// The session stays in the ticket, and the words to fetch it by are the ticket itself.
+    /// The session has to be looked up. The lookup key is the ticket itself.
     Elsewhere,
 }
 
@@ -63,17 +63,17 @@ impl TicketSealer for MarkSealer {
     }
 }
 
-/// What both sides are made of.
+/// The settings of client and server.
 #[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) ciphers: CipherPolicy,
-    /// Instead of those of `ciphers`.
+    /// The server's groups, instead of those of `ciphers`.
     pub(crate) server_groups: Option<String>,
     pub(crate) server_alpn: Vec<Vec<u8>>,
     pub(crate) client_alpn: Vec<Vec<u8>>,
     pub(crate) sealer_key: u8,
     pub(crate) opens: Opens,
-    /// Instead of a sealer of that key.
+    /// The server's sealer, instead of a [`MarkSealer`] with `sealer_key`.
     pub(crate) sealer: Option<Arc<dyn TicketSealer>>,
     /// The sessions that its servers have sealed.
     pub(crate) sealed: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -144,7 +144,7 @@ impl Setup {
         Pair::new(self.clone())
     }
 
-    /// A client's configuration, and where its tickets will be.
+    /// A client's configuration, and the inbox for its tickets.
     pub(crate) fn client_config(&self, remembered: Remembered) -> (ClientConfig, ResumptionInbox) {
         let (crypto, tokens, inbox) =
             self.client().for_connection("localhost", remembered).unwrap();
@@ -165,7 +165,7 @@ impl Setup {
     }
 }
 
-/// Resume, with early data.
+/// For resuming with early data.
 pub(crate) fn resuming(resumption: Resumption) -> Remembered {
     Remembered { resumption: Some(resumption), token: None, early_data: true }
 }
@@ -173,18 +173,18 @@ pub(crate) fn resuming(resumption: Resumption) -> Remembered {
 pub(crate) fn endpoint_config() -> Arc<EndpointConfig> {
     let mut config = EndpointConfig::new(Arc::new(ResetKey::new([7; 32])));
     config.supported_versions(vec![1]);
-    // Ids from a key, so that an endpoint which has lost its memory knows its own.
+    // Connection ids depend on a key only, so that an endpoint without state recognizes its own.
     config.cid_generator(|| Box::new(HashedConnectionIdGenerator::from_key(0)));
     Arc::new(config)
 }
 
-/// What the handshake of a connection came to.
+/// The facts about a connection's handshake.
 pub(crate) fn facts(connection: &Connection) -> Handshake {
     let data = connection.crypto_session().handshake_data().expect("handshake data");
     *data.downcast::<Handshake>().expect("ours")
 }
 
-/// Address tokens that hide nothing: their cryptography is tested elsewhere.
+/// Address tokens without encryption, which is tested elsewhere.
 pub(crate) struct PlainTokens;
 
 struct Plain;

@@ -12,26 +12,27 @@ use quinn_proto::{
 
 use super::{LATENCY, Setup, endpoint_config};
 
-/// What a server does with a connection that comes in.
+/// What a server does with an incoming connection.
 pub(crate) enum Admission {
     Accept(Arc<ServerConfig>),
     Retry,
 }
 
-/// Says what to do with each.
+/// Decides about each incoming connection.
 pub(crate) type AdmissionPolicy = Box<dyn FnMut(&Incoming) -> Admission>;
 
-/// What happens to a datagram: whether it came from the client, and its bytes. True: it is lost.
+/// Returns whether a datagram is lost. Arguments: whether the client sent it, and its bytes.
 pub(crate) type Losses = Box<dyn FnMut(bool, &[u8]) -> bool>;
 
-/// One end of the wire.
+/// One end of the link.
 pub(crate) struct End {
     pub(crate) endpoint: Endpoint,
     pub(crate) address: SocketAddr,
     pub(crate) connections: HashMap<ConnectionHandle, Connection>,
     pub(crate) inbound: VecDeque<(Instant, Vec<u8>)>,
-    /// What came of connections: events in order.
+    /// The connections' events, in order.
     pub(crate) events: Vec<(ConnectionHandle, String)>,
+    /// Why connections were lost.
     pub(crate) lost: Vec<ConnectionError>,
 }
 
@@ -46,7 +47,7 @@ pub(crate) struct Pair {
     pub(crate) losses: Losses,
     /// Connections that the server has accepted.
     pub(crate) accepted: Vec<ConnectionHandle>,
-    /// All datagrams: from the client or not, and the bytes.
+    /// All sent datagrams: whether the client sent it, and its bytes.
     pub(crate) wire: Vec<(bool, Vec<u8>)>,
 }
 
@@ -69,12 +70,12 @@ impl Pair {
         Self::with_server(setup, crypto)
     }
 
-    /// With a server of its own making; early data is accepted.
+    /// With another server configuration. Early data is accepted.
     pub(crate) fn with_server(setup: Setup, crypto: Arc<ServerCrypto>) -> Self {
         let config = setup.server_config(crypto.clone());
         let server = Endpoint::new(endpoint_config(), Some(config), true, Some([1; 32]));
         let client = Endpoint::new(endpoint_config(), None, true, Some([2; 32]));
-        let (made, judged) = (setup.clone(), crypto.clone());
+        let (server_setup, server_crypto) = (setup.clone(), crypto.clone());
         Self {
             setup,
             crypto,
@@ -82,9 +83,8 @@ impl Pair {
             server: End::new(server, "[::1]:443"),
             now: Instant::now(),
             policy: Box::new(move |_| {
-                Admission::Accept(
-                    made.server_config(judged.for_connection(Box::new(|_| true), None)),
-                )
+                let accepting = server_crypto.for_connection(Box::new(|_| true), None);
+                Admission::Accept(server_setup.server_config(accepting))
             }),
             losses: Box::new(|_, _| false),
             accepted: Vec::new(),
@@ -92,11 +92,11 @@ impl Pair {
         }
     }
 
-    /// A judge's answer for all connections to come.
-    pub(crate) fn judge(&mut self, response: bool) {
+    /// Sets the judge's decision for all further connections.
+    pub(crate) fn judge(&mut self, accepts: bool) {
         let (setup, crypto) = (self.setup.clone(), self.crypto.clone());
         self.policy = Box::new(move |_| {
-            let judged = crypto.for_connection(Box::new(move |_| response), None);
+            let judged = crypto.for_connection(Box::new(move |_| accepts), None);
             Admission::Accept(setup.server_config(judged))
         });
     }
@@ -116,7 +116,7 @@ impl Pair {
         handle
     }
 
-    /// A whole handshake, with its tickets.
+    /// Completes a handshake, including its tickets.
     pub(crate) fn connect(&mut self, remembered: Remembered) -> Connected {
         let started = self.start(remembered);
         self.drive();
@@ -139,25 +139,25 @@ impl Pair {
         self.server.connections.get_mut(&handle).unwrap()
     }
 
-    /// Goes on until nothing is under way and no timer is due within three seconds.
+    /// Runs until nothing is in flight and no timer is due within three seconds.
     pub(crate) fn drive(&mut self) {
         for _ in 0..2000 {
             if !self.step(Duration::from_secs(3)) {
                 return;
             }
         }
-        panic!("the connections never rest");
+        panic!("the connections never become idle");
     }
 
-    /// Goes on for so long.
+    /// Runs for this time.
     pub(crate) fn drive_for(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end && self.step(end - self.now) {}
         self.now = end;
     }
 
-    /// Sends what is due, delivers what has arrived, and goes to the next moment when something
-    /// happens. False: nothing does within the horizon.
+    /// Delivers and sends all datagrams that are due, and advances the time to the next event. Returns
+    /// false if there is none within `horizon`.
     pub(crate) fn step(&mut self, horizon: Duration) -> bool {
         self.exchange();
         let next = [self.client.next(), self.server.next()].into_iter().flatten().min();
@@ -170,7 +170,7 @@ impl Pair {
         }
     }
 
-    /// What happens at this moment.
+    /// Delivers and sends all datagrams that are due now.
     pub(crate) fn exchange(&mut self) {
         let from_client = self.client.work(self.now, self.server.address, &mut None);
         self.carry(true, from_client);
@@ -198,10 +198,10 @@ impl Pair {
         stream
     }
 
-    /// What streams from the client have brought to the server, each as a whole.
+    /// The data of each stream that the server has received from the client.
     pub(crate) fn received(&mut self, handle: ConnectionHandle) -> Vec<Vec<u8>> {
         let connection = self.server(handle);
-        let mut all = Vec::new();
+        let mut streams = Vec::new();
         while let Some(stream) = connection.streams().accept(Dir::Uni) {
             let mut receive = connection.recv_stream(stream);
             let mut chunks = receive.read(true).unwrap();
@@ -210,9 +210,9 @@ impl Pair {
                 data.extend_from_slice(&chunk.bytes);
             }
             let _ = chunks.finalize();
-            all.push(data);
+            streams.push(data);
         }
-        all
+        streams
     }
 
     pub(crate) fn close(&mut self, handle: ConnectionHandle) {
@@ -233,9 +233,9 @@ impl End {
         }
     }
 
-    /// Whether a connection has told of such an event.
+    /// Whether a connection has reported this event.
     pub(crate) fn has_event(&self, handle: ConnectionHandle, event: &str) -> bool {
-        self.events.iter().any(|(of, told)| *of == handle && told == event)
+        self.events.iter().any(|(owner, name)| *owner == handle && name == event)
     }
 
     fn next(&mut self) -> Option<Instant> {

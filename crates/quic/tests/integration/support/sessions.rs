@@ -1,4 +1,4 @@
-//! Two sessions without packets: CRYPTO bytes are handed over as quinn hands them over.
+//! Two sessions without packets: CRYPTO bytes are passed between them as quinn passes them.
 
 use std::io::Cursor;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(crate) const INITIAL: usize = 0;
 pub(crate) const HANDSHAKE: usize = 1;
 pub(crate) const DATA: usize = 2;
 
-/// One end: a session, and what it wants to send in each space.
+/// One end: a session, and its CRYPTO bytes to send in each space.
 pub(crate) struct Peer {
     pub(crate) session: Box<dyn Session>,
     pub(crate) space: usize,
@@ -29,7 +29,7 @@ impl Peer {
         peer
     }
 
-    /// As quinn does after each packet.
+    /// Collects the session's output, as quinn does after each packet.
     pub(crate) fn write(&mut self) {
         loop {
             let (mut bytes, before) = (Vec::new(), self.space);
@@ -68,7 +68,7 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// With a server that accepts early data, or whose judge does not.
+    /// `accepts` is the decision of the server's judge about early data.
     pub(crate) fn new(setup: &Setup, remembered: Remembered, accepts: bool) -> Self {
         let config = setup.server().for_connection(Box::new(move |_| accepts), None);
         Self::with_server(setup, remembered, config)
@@ -83,7 +83,7 @@ impl Peers {
         Self { client, server: server(config), inbox }
     }
 
-    /// Hands all over that is there, in pieces of the sizes that `sizes` says.
+    /// Delivers all output, in pieces of the sizes that `sizes` returns.
     pub(crate) fn exchange(
         &mut self,
         sizes: &mut impl FnMut() -> usize,
@@ -116,7 +116,7 @@ pub(crate) fn client_hello(setup: &Setup, remembered: Remembered) -> Vec<u8> {
     std::mem::take(&mut client(setup, remembered).0.out[INITIAL])
 }
 
-/// What the other side is told by one that has some limits.
+/// Transport parameters with some limits, as `reader` receives them.
 pub(crate) fn parameters(reader: Side) -> TransportParameters {
     let wire = [0x04, 0x02, 0x44, 0x00, 0x06, 0x02, 0x44, 0x00, 0x08, 0x01, 0x10, 0x09, 0x01, 0x10];
     TransportParameters::read(reader, &mut Cursor::new(wire)).unwrap()

@@ -7,7 +7,7 @@ use firstflight_tls::{
 
 use super::{MarkSealer, Setup, identity};
 
-/// A session of TLS over TCP from a server with the same ring.
+/// A session of TLS over TCP from a server with the same ticket key.
 pub(crate) fn session(setup: &Setup) -> Session {
     let mut config = AcceptorConfig::new(identity());
     config.alpn = setup.server_alpn.clone();

@@ -5,18 +5,18 @@
 //! The decisions are made by the crate's own code ([`firstflight_replay::SharedGate`],
 //! `check_claims`, `Continuity`); the model is the environment. One flight is enough, because
 //! flights share no record. The attacker delivers copies to any node at any time, even before the
-//! original, and as often as he likes. The model counts how often the flight's request is executed:
+//! original, and as often as wanted. The model counts how often the flight's request is executed:
 //! as early data on any connection, or on the client's own connection after its early data was
 //! refused. Time advances in ticks of 4 s. Freshness and clock margin are one tick each, so a
 //! record ends 4.75 ticks after the flight's exact time, and a recording window lasts 6.75 or 7.75.
 //! Within a tick, all orders of all steps are tried.
 //!
-//! *Executed at most once* has to hold in every reachable state. `broken.rs` shows that the model
-//! can fail: it leaves out the rules one by one, and each time the explorer has to find a flight
-//! that is executed twice.
+//! *Executed at most once* has to hold in every reachable state. `omitted_rules.rs` shows that the
+//! model can fail: it leaves out the rules one by one, and each time the explorer has to find a
+//! flight that is executed twice.
 //!
-//! There are four exceptions, in which one execution is *excused*. For each, a test in `broken.rs`
-//! shows that it is real:
+//! There are four exceptions, in which one execution is *excused*. For each, a test in
+//! `omitted_rules.rs` shows that it occurs:
 //!
 //! - A copy was executed, and the original arrives, or can be recorded, only after the record has
 //!   ended.
@@ -25,9 +25,9 @@
 //! - The original was recorded as spent long before it is fresh, and the store lost the record: the
 //!   window that follows has passed by the time a copy is fresh.
 //! - A copy was executed, and the original's node cannot reach the store until no node accepts a
-//!   copy. A server that then executed the request ([`setting::AtClose::Runs`]) would need this
-//!   exception. `firstflight serve` responds with 425 instead ([`setting::AtClose::TooEarly`]) and
-//!   does not.
+//!   copy. A server that then executed the request ([`setting::UnrecordedRequest::Runs`]) would
+//!   need this exception. `firstflight serve` responds with 425 instead
+//!   ([`setting::UnrecordedRequest::TooEarly`]) and does not.
 //!
 //! A further exception is not in the model: another zone, which has its own register.
 //!
@@ -43,12 +43,12 @@
 //! and has many times as many states. With `--nocapture`, the tests print the number of states, and
 //! the traces found without a rule.
 
-mod broken;
+mod all_rules;
 mod node;
+mod omitted_rules;
 mod setting;
 mod step;
 mod store;
-mod whole;
 mod world;
 
 use setting::Setting;
@@ -82,7 +82,7 @@ impl Model for Setting {
 
     fn next_state(&self, last: &World, step: Step) -> Option<World> {
         let mut next = last.clone();
-        next.take(self, step);
+        next.apply(self, step);
         (next != *last).then_some(next)
     }
 
@@ -97,14 +97,14 @@ impl Model for Setting {
             }));
         }
         if self.outcomes {
-            properties.extend(of_honest_clients());
+            properties.extend(outcome_properties());
         }
         properties
     }
 }
 
-/// The outcomes for the honest client and for the attacker's copies.
-fn of_honest_clients() -> Vec<Property<Setting>> {
+/// Each outcome for the honest client and for the attacker's copies occurs.
+fn outcome_properties() -> Vec<Property<Setting>> {
     vec![
         Property::sometimes("an original runs early", |_, world: &World| {
             world.original == Original::RanEarly

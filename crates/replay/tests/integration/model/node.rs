@@ -22,8 +22,8 @@ pub(crate) struct Node {
     /// How far the store's clock was from the true time at the last heartbeat. (A node knows the
     /// difference to its own clock; the result is the same.)
     pub(crate) store_offset: Option<i64>,
-    pub(crate) is_deaf: bool,
-    pub(crate) is_cut_off: bool,
+    pub(crate) is_cut_off_from_sentinels: bool,
+    pub(crate) is_cut_off_from_stores: bool,
     pub(crate) is_paused: bool,
     /// Whether the filter has the flight.
     pub(crate) filter: bool,
@@ -34,22 +34,22 @@ pub(crate) struct Node {
 pub(crate) struct Link {
     pub(crate) store: usize,
     pub(crate) run: u8,
-    pub(crate) line: u8,
+    pub(crate) history: u8,
 }
 
 /// A connection with a claim in progress.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Pending {
     pub(crate) node: usize,
-    /// Whether it is the honest client's own, not a copy.
+    /// Whether this is the honest client's own connection, not a copy's.
     pub(crate) original: bool,
-    /// As TLS computed it.
+    /// The ticket-age skew, as TLS computed it.
     pub(crate) skew: i32,
-    /// By the node's clock, in milliseconds.
+    /// When the ClientHello was received, by the node's clock, in milliseconds.
     pub(crate) received_at: i64,
     /// The store's reply, which the node has not read yet.
     pub(crate) reply: Option<Reply>,
-    /// Whether the record of the reply was lost since, or will be.
+    /// Whether the claim's record has been lost since, or will be.
     pub(crate) is_forgotten: bool,
 }
 
@@ -61,8 +61,8 @@ impl Node {
             link: None,
             confirmed: None,
             store_offset: None,
-            is_deaf: false,
-            is_cut_off: false,
+            is_cut_off_from_sentinels: false,
+            is_cut_off_from_stores: false,
             is_paused: false,
             filter: false,
         }
@@ -82,7 +82,7 @@ impl Node {
 
     pub(crate) fn connect(&mut self, store: usize, process: &Process) {
         self.disconnect();
-        self.link = Some(Link { store, run: process.run, line: process.line });
+        self.link = Some(Link { store, run: process.run, history: process.history });
     }
 
     pub(crate) fn disconnect(&mut self) {
@@ -101,11 +101,11 @@ impl Node {
         let now_here = monotonic(now);
         self.store_offset = Some(process.offset);
         let seen = self.heartbeat(setting, process, now);
-        if setting.leaves_out(Rule::Memory) {
+        if setting.leaves_out(Rule::HeartbeatComparison) {
             self.continuity = Continuity::new(setting.config);
         }
-        // What is told to whom decides about writing alone, when that rule is left out.
-        let told = match setting.without {
+        // If one of these rules is left out, the changed heartbeat decides only about the epoch.
+        let write_input = match setting.without {
             Some(Rule::EpochAfterMajority) => {
                 Heartbeat { confirmation: Confirmation::NotNeeded, ..seen.clone() }
             }
@@ -114,13 +114,13 @@ impl Node {
             }
             _ => return self.continuity.heartbeat(&seen, now_here),
         };
-        let write = self.continuity.clone().heartbeat(&told, now_here).write;
+        let write = self.continuity.clone().heartbeat(&write_input, now_here).write;
         HeartbeatActions { write, ..self.continuity.heartbeat(&seen, now_here) }
     }
 
     fn heartbeat(&self, setting: &Setting, process: &Process, now: i64) -> Heartbeat {
         let read = process.read(now);
-        let (run_id, replication_id) = ids(setting, process.run, process.line, &read);
+        let (run_id, replication_id) = ids(setting, process.run, process.history, &read);
         Heartbeat {
             run_id,
             replication_id,
@@ -152,24 +152,24 @@ impl Node {
         (link, reply, until): (&Link, &Reply, i64),
         now: i64,
     ) -> Result<bool, Unknown> {
-        let Reply::HandoffReply { won, seen } = reply else { return Err(Unknown::Refused) };
+        let Reply::Claim { won, read } = reply else { return Err(Unknown::Refused) };
         if !won {
             return Ok(false);
         }
         let observation = StoreObservation {
             run_id: run_id(link.run),
-            replication_id: replication_id(link.line),
+            replication_id: replication_id(link.history),
             slots: Slots::ALL,
-            epoch: seen.epoch.clone(),
-            epoch_age: seen.age,
-            store_time: seen.store_time,
+            epoch: read.epoch.clone(),
+            epoch_age: read.age,
+            store_time: read.store_time,
             node_time: millis(self.clock(now)),
         };
         match self.continuity.check_record(&observation, monotonic(now)) {
             Err(_) if setting.leaves_out(Rule::ConfirmedRecord) => return Ok(true),
             verdict => verdict?,
         }
-        match setting.leaves_out(Rule::RecordIsThere) {
+        match setting.leaves_out(Rule::RecordNotExpired) {
             true => Ok(true),
             false => check_record_end(&setting.config, &observation, millis(until)).map(|()| true),
         }
@@ -177,20 +177,20 @@ impl Node {
 
     /// How the node interprets the reply to a claim.
     pub(crate) fn reply(&self, setting: &Setting, reply: &Reply, now: i64) -> StoreReply {
-        let Reply::HandoffReply { won, seen } = reply else {
+        let Reply::Claim { won, read } = reply else {
             return StoreReply::Unknown(Unknown::Refused);
         };
         let Some(link) = &self.link else {
             return StoreReply::Unknown(Unknown::Absent);
         };
-        let (run_id, replication_id) = ids(setting, link.run, link.line, seen);
+        let (run_id, replication_id) = ids(setting, link.run, link.history, read);
         let mut observation = StoreObservation {
             run_id,
             replication_id,
             slots: Slots::ALL,
-            epoch: seen.epoch.clone(),
-            epoch_age: age(setting, seen),
-            store_time: seen.store_time,
+            epoch: read.epoch.clone(),
+            epoch_age: age(setting, read),
+            store_time: read.store_time,
             node_time: millis(self.clock(now)),
         };
         if setting.leaves_out(Rule::Window) {
@@ -229,7 +229,7 @@ impl Node {
 }
 
 impl Pending {
-    /// As stated by the flight; the same at each node.
+    /// When the stated ticket age is exact; the same at each node.
     pub(crate) fn exact_at(&self) -> i64 {
         let offer =
             FlightOffer::new(ClaimKey::of_flight(&[1; 32]), self.skew, millis(self.received_at), 0);
@@ -244,10 +244,10 @@ impl Link {
 }
 
 /// The process's ids or, without that rule, those in the epoch record.
-fn ids(setting: &Setting, run: u8, line: u8, read: &Read) -> (String, String) {
-    match (&read.epoch, setting.leaves_out(Rule::EpochOfThisLife)) {
+fn ids(setting: &Setting, run: u8, history: u8, read: &Read) -> (String, String) {
+    match (&read.epoch, setting.leaves_out(Rule::EpochOfThisProcess)) {
         (Some(epoch), true) => (epoch.run_id.clone(), epoch.replication_id.clone()),
-        _ => (run_id(run), replication_id(line)),
+        _ => (run_id(run), replication_id(history)),
     }
 }
 
@@ -258,7 +258,7 @@ fn age(setting: &Setting, read: &Read) -> Duration {
     }
 }
 
-/// The nodes' monotonic clock, which nobody sets.
+/// The nodes' monotonic clock, which is never set.
 pub(crate) fn monotonic(now: i64) -> Duration {
     millis(now - START)
 }

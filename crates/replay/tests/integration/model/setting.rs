@@ -37,17 +37,17 @@ pub(crate) struct Setting {
     pub(crate) outcomes: bool,
     /// What happens to a request whose flight could not be recorded by the time no node accepts a
     /// copy.
-    pub(crate) at_close: AtClose,
+    pub(crate) unrecorded_request: UnrecordedRequest,
     /// The rule that is left out, so that the explorer finds the attack.
     pub(crate) without: Option<Rule>,
 }
 
 /// What happens to a request whose flight could not be recorded in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum AtClose {
-    /// It is executed: no copy will be executed from now on.
+pub(crate) enum UnrecordedRequest {
+    /// The request is executed: no copy will be executed from now on.
     Runs,
-    /// It gets 425: a copy may have been executed before.
+    /// The request gets 425: a copy may have been executed before.
     TooEarly,
 }
 
@@ -58,7 +58,7 @@ pub(crate) enum Fault {
     Flush,
     /// A store process ends and starts again, empty.
     Restart,
-    /// It starts again from a snapshot that contains the epoch but not the claims.
+    /// A store process starts again from a snapshot that contains the epoch but not the claims.
     RestartFromSnapshot,
     /// A replica that lacks the claims becomes a master.
     Failover,
@@ -69,9 +69,9 @@ pub(crate) enum Fault {
     /// A node is killed and starts again.
     Kill,
     /// A node is cut off from the sentinels.
-    Deaf,
+    CutOffFromSentinels,
     /// A node is cut off from all store processes, for any time.
-    CutOff,
+    CutOffFromStores,
     /// A node's connection breaks; messages in transit may still arrive.
     Disconnect,
     /// A command that writes an epoch is delayed in transit.
@@ -92,7 +92,7 @@ pub(crate) enum Rule {
     /// The window allows for an old master that is still in use, and for clocks that disagree.
     WholeWindow,
     /// The epoch has to be that of the responding process.
-    EpochOfThisLife,
+    EpochOfThisProcess,
     /// The epoch's age is measured by the store.
     EpochDatedByStore,
     /// An epoch is written once a majority has named the master.
@@ -102,7 +102,7 @@ pub(crate) enum Rule {
     /// Only a node that agrees with the store's clock writes an epoch.
     EpochWithinMargin,
     /// Records live long enough.
-    RecordLife(Duration),
+    RecordLifetime(Duration),
     /// A node's clock has to agree with the store's.
     ClockMargin,
     /// An unknown claim is refused.
@@ -112,23 +112,23 @@ pub(crate) enum Rule {
     /// A flight's time is taken before its ClientHello is processed.
     TimeBeforeHello,
     /// Each heartbeat is compared with the previous one.
-    Memory,
+    HeartbeatComparison,
     /// A store that may evict records does not count.
     Evictions,
-    /// The filter contains only claims that succeeded.
-    FilterOfOutcomes,
+    /// The filter contains only flights whose claim is settled.
+    FilterOfSettledClaims,
     /// A record's end follows from the flight's exact time, not from when it is written.
     EndFollowsSkew,
-    /// It is an absolute time of the store's clock, not relative to the writer's clock.
+    /// A record's end is an absolute time of the store's clock, not relative to the writer's clock.
     AbsoluteEnd,
     /// A refused flight is recorded before its request is executed.
-    Spends,
-    /// A request whose flight cannot be recorded waits.
-    Waiting,
+    SpendBeforeExecution,
+    /// A request whose flight is not recorded waits.
+    WaitUntilRecorded,
     /// A record counts only in a confirmed master.
     ConfirmedRecord,
     /// A record counts only if the store's clock has not passed its end.
-    RecordIsThere,
+    RecordNotExpired,
 }
 
 impl Setting {
@@ -149,7 +149,7 @@ impl Setting {
             max_pending: 2,
             honest: false,
             outcomes: false,
-            at_close: AtClose::Runs,
+            unrecorded_request: UnrecordedRequest::Runs,
             without: None,
         }
     }
@@ -165,7 +165,7 @@ impl Setting {
     /// A failover in which each clock is as far off as allowed, in the attacker's favour.
     pub(crate) fn worst_failover() -> Self {
         Self {
-            faults: vec![Fault::Failover, Fault::Deaf],
+            faults: vec![Fault::Failover, Fault::CutOffFromSentinels],
             stores: vec![TICK, -TICK],
             nodes: vec![vec![2 * TICK], vec![-2 * TICK]],
             zero_skew: 5,
@@ -191,16 +191,16 @@ impl Setting {
     /// When a record ends by the store's clock, if it is written at these times of the node's clock
     /// and the store's.
     pub(crate) fn record_end(&self, exact_at: i64, node_clock: i64, store_clock: i64) -> i64 {
-        let life = match self.without {
-            Some(Rule::RecordLife(life)) => life,
+        let lifetime = match self.without {
+            Some(Rule::RecordLifetime(lifetime)) => lifetime,
             _ => self.config.record_lifetime(),
         };
         match self.without {
-            Some(Rule::EndFollowsSkew) => store_clock + life.as_millis() as i64,
+            Some(Rule::EndFollowsSkew) => store_clock + lifetime.as_millis() as i64,
             Some(Rule::AbsoluteEnd) => {
-                store_clock + (exact_at + life.as_millis() as i64 - node_clock)
+                store_clock + (exact_at + lifetime.as_millis() as i64 - node_clock)
             }
-            Some(Rule::RecordLife(_)) => exact_at + life.as_millis() as i64,
+            Some(Rule::RecordLifetime(_)) => exact_at + lifetime.as_millis() as i64,
             _ => {
                 let exact_at = Duration::from_millis(exact_at as u64);
                 SharedGate::new(self.config).record_end(exact_at).as_millis() as i64

@@ -3,13 +3,13 @@
 use firstflight_replay::{Role, StoreReply, Unknown};
 
 use crate::model::node::{Node, Pending, monotonic};
-use crate::model::setting::{AtClose, Fault, Rule, Setting};
+use crate::model::setting::{Fault, Rule, Setting, UnrecordedRequest};
 use crate::model::store::Process;
-use crate::model::world::{Late, Message, Original, Step, Unseen, Waiting, World};
+use crate::model::world::{Late, Message, Original, Step, UnseenClockStep, Waiting, World};
 
 impl World {
     /// Applies `step`.
-    pub(crate) fn take(&mut self, setting: &Setting, step: Step) {
+    pub(crate) fn apply(&mut self, setting: &Setting, step: Step) {
         match step {
             Step::Tick => self.tick(setting),
             Step::Connect { node, store } => self.connect(setting, node, store),
@@ -19,25 +19,27 @@ impl World {
             Step::Settle { pending } => self.settle(setting, pending),
             Step::GiveUp { pending } => self.give_up(setting, pending),
             Step::Spend => self.spend(setting),
-            Step::SpendOutcome => self.spent(setting),
-            Step::SpendLost => self.waiting.iter_mut().for_each(|waiting| waiting.reply = None),
+            Step::ReadSpendReply => self.spent(setting),
+            Step::LoseSpendReply => {
+                self.waiting.iter_mut().for_each(|waiting| waiting.reply = None)
+            }
             Step::Close => self.close(setting),
-            Step::Reach { node } => self.nodes[node].is_cut_off = false,
-            Step::WakeUp { node } => self.nodes[node].is_paused = false,
+            Step::EndCutOff { node } => self.nodes[node].is_cut_off_from_stores = false,
+            Step::Resume { node } => self.nodes[node].is_paused = false,
             Step::Arrive => self.arrive(setting),
-            Step::Name { store } => self.named = store,
+            Step::NameMaster { store } => self.named = store,
             Step::Demote { store } => {
                 self.lose_records(setting, store);
                 let master = self.stores[self.named].clone();
                 self.stores[store].follow(&master);
             }
-            Step::WellAgain { store } => self.stores[store].may_evict = false,
-            Step::DropRecord { store } => {
-                self.lost = setting.honest;
+            Step::StopEvicting { store } => self.stores[store].may_evict = false,
+            Step::EvictRecord { store } => {
+                self.claims_lost = setting.honest;
                 self.lose_records(setting, store);
                 self.stores[store].drop_record();
             }
-            Step::Wrong { fault, at } => {
+            Step::InjectFault { fault, at } => {
                 self.faults += 1;
                 self.inject(setting, fault, at);
             }
@@ -73,11 +75,11 @@ impl World {
             node.disconnect();
             return;
         }
-        if is_named && !node.is_deaf {
+        if is_named && !node.is_cut_off_from_sentinels {
             node.confirmed = Some(monotonic(now));
         }
         let actions = node.beat(setting, process, now);
-        self.unseen.by &= !(1 << i);
+        self.unseen_clock_step.by &= !(1 << i);
         if let Some(write) = actions.write {
             let stamp = now + process.offset;
             match late {
@@ -89,9 +91,9 @@ impl World {
             }
         }
         // A node that is connected to the sentinels follows them.
-        let stays = actions.dropped.is_none() && (is_named || node.is_deaf);
+        let stays = actions.dropped.is_none() && (is_named || node.is_cut_off_from_sentinels);
         match &mut node.link {
-            Some(link) if stays => link.line = process.line,
+            Some(link) if stays => link.history = process.history,
             _ => node.disconnect(),
         }
     }
@@ -109,7 +111,7 @@ impl World {
             self.conclude(setting, &pending, StoreReply::Lost);
             return;
         }
-        if setting.leaves_out(Rule::FilterOfOutcomes) {
+        if setting.leaves_out(Rule::FilterOfSettledClaims) {
             self.nodes[node].filter = true;
         }
         // A second copy at the same node adds nothing.
@@ -120,16 +122,16 @@ impl World {
 
     fn process(&mut self, setting: &Setting, pending: usize) {
         let now = self.now();
-        let asking = &mut self.pending[pending];
-        let node = &self.nodes[asking.node];
+        let claim = &mut self.pending[pending];
+        let node = &self.nodes[claim.node];
         let Some(link) = &node.link else { return };
         if setting.leaves_out(Rule::TimeBeforeHello) {
-            asking.received_at = node.clock(now);
+            claim.received_at = node.clock(now);
         }
         let store = &mut self.stores[link.store];
-        let until = setting.record_end(asking.exact_at(), node.clock(now), store.clock(now));
-        asking.reply = Some(store.claim(asking.original, until, now));
-        self.copy.claimed |= setting.honest && !asking.original;
+        let until = setting.record_end(claim.exact_at(), node.clock(now), store.clock(now));
+        claim.reply = Some(store.claim(claim.original, until, now));
+        self.copy.claimed |= setting.honest && !claim.original;
         let store = link.store;
         self.pending[pending].is_forgotten = setting.honest && self.is_old_master(store);
     }
@@ -155,7 +157,7 @@ impl World {
         if let (None, Some(link)) = (&pending.reply, &self.nodes[pending.node].link) {
             let node_clock = self.nodes[pending.node].clock(self.now());
             let (copy, exact_at) = (!pending.original, pending.exact_at());
-            let message = Message::ClaimOutcome { copy, exact_at, node_clock };
+            let message = Message::Claim { copy, exact_at, node_clock };
             self.late = Some(Late { store: link.store, run: link.run, message });
         }
     }
@@ -174,7 +176,7 @@ impl World {
         if !setting.honest {
             return;
         }
-        self.counted_again |= self.lost && reply == StoreReply::Won;
+        self.counted_again |= self.claims_lost && reply == StoreReply::Won;
         if pending.original {
             self.original = match settled {
                 Ok(_) if runs => Original::RanEarly,
@@ -197,7 +199,7 @@ impl World {
 
     /// The client sends its request again, once the handshake is complete.
     fn refused(&mut self, setting: &Setting, node: usize) {
-        match setting.leaves_out(Rule::Spends) {
+        match setting.leaves_out(Rule::SpendBeforeExecution) {
             true => self.run_late(),
             false => self.waiting = Some(Waiting { node, reply: None, until: 0 }),
         }
@@ -247,37 +249,37 @@ impl World {
     }
 
     fn close(&mut self, setting: &Setting) {
-        match setting.at_close {
-            AtClose::Runs => {
-                // The node does not know whether one was executed before.
-                let is_in_time = !setting.leaves_out(Rule::Waiting);
+        match setting.unrecorded_request {
+            UnrecordedRequest::Runs => {
+                // The node does not know whether a copy was executed before.
+                let is_in_time = !setting.leaves_out(Rule::WaitUntilRecorded);
                 self.excused += u8::from(self.copy.ran && is_in_time);
                 self.run_late();
             }
-            AtClose::TooEarly => {
+            UnrecordedRequest::TooEarly => {
                 self.original = Original::Closed;
                 self.waiting = None;
             }
         }
     }
 
-    /// A store loses records, or will. No window covers the record of a flight that becomes fresh
-    /// only after it.
+    /// A store loses records, or will. A recording window does not cover the record of a flight
+    /// that becomes fresh only after the window.
     fn lose_records(&mut self, setting: &Setting, store: usize) {
         self.forgot_copy |= self.copy.ran;
         let with_reply = self.pending.iter_mut().filter(|pending| pending.reply.is_some());
         with_reply.for_each(|pending| pending.is_forgotten |= setting.honest);
         let bound = setting.config.freshness + setting.config.clock_margin;
         let last = self.stores[store].clock(self.now()) + bound.as_millis() as i64;
-        let is_asked = self.waiting.as_ref().is_some_and(|waiting| waiting.reply.is_some());
-        let is_spent = is_asked || self.original == Original::RanLate;
+        let is_sent = self.waiting.as_ref().is_some_and(|waiting| waiting.reply.is_some());
+        let is_spent = is_sent || self.original == Original::RanLate;
         if is_spent && setting.exact_at() > last {
             self.excused = self.excused.max(1);
         }
     }
 
     fn is_old_master(&self, store: usize) -> bool {
-        self.stores.iter().any(|other| other.line > self.stores[store].line)
+        self.stores.iter().any(|other| other.history > self.stores[store].history)
     }
 
     fn is_confirmed(&self, setting: &Setting, node: usize) -> bool {
@@ -293,7 +295,7 @@ impl World {
             return;
         }
         match late.message {
-            Message::ClaimOutcome { copy, exact_at, node_clock } => {
+            Message::Claim { copy, exact_at, node_clock } => {
                 let until = setting.record_end(exact_at, node_clock, process.clock(now));
                 process.claim(!copy, until, now);
                 self.copy.claimed |= setting.honest && copy;
@@ -305,7 +307,7 @@ impl World {
     fn inject(&mut self, setting: &Setting, fault: Fault, at: usize) {
         match fault {
             Fault::Flush => {
-                self.lost = setting.honest;
+                self.claims_lost = setting.honest;
                 self.lose_records(setting, at);
                 self.stores[at].flush();
             }
@@ -315,9 +317,9 @@ impl World {
             Fault::StoreClock(step) => self.set_store_clock(setting, at, step),
             Fault::NodeClock(step) => self.nodes[at].offset += step,
             Fault::Kill => self.kill(setting, at),
-            Fault::Deaf => self.nodes[at].is_deaf = true,
-            Fault::CutOff => {
-                self.nodes[at].is_cut_off = true;
+            Fault::CutOffFromSentinels => self.nodes[at].is_cut_off_from_sentinels = true,
+            Fault::CutOffFromStores => {
+                self.nodes[at].is_cut_off_from_stores = true;
                 self.nodes[at].disconnect();
             }
             Fault::Disconnect => self.nodes[at].disconnect(),
@@ -332,11 +334,11 @@ impl World {
     }
 
     fn restart(&mut self, setting: &Setting, at: usize, from_snapshot: bool) {
-        self.lost = setting.honest;
+        self.claims_lost = setting.honest;
         self.lose_records(setting, at);
-        let (run, line) = (self.fresh_id(), self.fresh_id());
+        let (run, history) = (self.fresh_id(), self.fresh_id());
         let old = &self.stores[at];
-        let mut new = Process::new(run, line, Role::Master, old.offset);
+        let mut new = Process::new(run, history, Role::Master, old.offset);
         if from_snapshot {
             new.take_epoch_of(old);
         }
@@ -345,23 +347,23 @@ impl World {
 
     /// A lagging replica becomes a master; the old master does not know yet.
     fn promote(&mut self, setting: &Setting, at: usize) {
-        self.lost = setting.honest;
+        self.claims_lost = setting.honest;
         self.lose_records(setting, self.named);
-        let line = self.fresh_id();
+        let history = self.fresh_id();
         let old = self.stores[self.named].clone();
         let store = &mut self.stores[at];
         store.take_epoch_of(&old);
         store.role = Role::Master;
-        store.line = line;
+        store.history = history;
     }
 
     fn set_store_clock(&mut self, setting: &Setting, at: usize, step: i64) {
         let now = self.now();
-        self.lost = setting.honest;
+        self.claims_lost = setting.honest;
         self.lose_records(setting, at);
         self.stores[at].offset += step;
         self.stores[at].expire_at(now);
-        self.unseen = Unseen { by: self.linked_to(at), is_back: step < 0 };
+        self.unseen_clock_step = UnseenClockStep { by: self.linked_to(at), is_back: step < 0 };
     }
 
     fn kill(&mut self, setting: &Setting, at: usize) {
@@ -371,11 +373,11 @@ impl World {
 
     /// Ends a node's connections before their claims are decided.
     fn break_off(&mut self, at: usize) {
-        let is_there = |pending: &Pending| pending.node == at;
-        if self.pending.iter().any(|pending| is_there(pending) && pending.original) {
+        let is_at_node = |pending: &Pending| pending.node == at;
+        if self.pending.iter().any(|pending| is_at_node(pending) && pending.original) {
             self.original = Original::Broken;
         }
-        self.pending.retain(|pending| !is_there(pending));
+        self.pending.retain(|pending| !is_at_node(pending));
         if self.waiting.take_if(|waiting| waiting.node == at).is_some() {
             self.original = Original::Broken;
         }

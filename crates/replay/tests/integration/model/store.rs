@@ -7,10 +7,10 @@ use firstflight_replay::{Epoch, EpochWrite, Role};
 /// One store process and its data. It contains the record of one flight, or not.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Process {
-    /// Stands for the `run_id`.
+    /// The run of the process. Stands for the `run_id`.
     pub(crate) run: u8,
-    /// Stands for the replication id.
-    pub(crate) line: u8,
+    /// The replication history. Stands for the replication id.
+    pub(crate) history: u8,
     pub(crate) role: Role,
     /// How far its clock is from the true time, in milliseconds.
     pub(crate) offset: i64,
@@ -39,11 +39,11 @@ struct StoredEpoch {
 /// The reply to a batch with one claim.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Reply {
-    /// It is not a master.
+    /// The process is not a master, so it refused.
     ReadOnly,
-    HandoffReply {
+    Claim {
         won: bool,
-        seen: Read,
+        read: Read,
     },
 }
 
@@ -62,14 +62,14 @@ impl Reply {
     pub(crate) fn store_clock(&self) -> Option<i64> {
         match self {
             Self::ReadOnly => None,
-            Self::HandoffReply { seen, .. } => Some(seen.store_time.as_millis() as i64),
+            Self::Claim { read, .. } => Some(read.store_time.as_millis() as i64),
         }
     }
 }
 
 impl Process {
-    pub(crate) fn new(run: u8, line: u8, role: Role, offset: i64) -> Self {
-        Self { run, line, role, offset, record: None, epoch: None, may_evict: false }
+    pub(crate) fn new(run: u8, history: u8, role: Role, offset: i64) -> Self {
+        Self { run, history, role, offset, record: None, epoch: None, may_evict: false }
     }
 
     pub(crate) fn clock(&self, now: i64) -> i64 {
@@ -88,15 +88,15 @@ impl Process {
             self.record = Some(Record { until, original });
             self.expire(clock);
         }
-        Reply::HandoffReply { won, seen: self.read(now) }
+        Reply::Claim { won, read: self.read(now) }
     }
 
-    /// The same for a spend, which treats its own claim as a win.
+    /// As [`claim`](Self::claim), for a spend, which treats its own earlier claim as a win.
     pub(crate) fn spend(&mut self, until: i64, now: i64) -> Reply {
         match self.claim(true, until, now) {
-            Reply::HandoffReply { won, seen } => {
+            Reply::Claim { won, read } => {
                 let own = self.record.as_ref().is_some_and(|record| record.original);
-                Reply::HandoffReply { won: won || own, seen }
+                Reply::Claim { won: won || own, read }
             }
             refused => refused,
         }
@@ -104,8 +104,8 @@ impl Process {
 
     pub(crate) fn read(&self, now: i64) -> Read {
         let clock = self.clock(now);
-        let life = Epoch::LIFETIME.as_millis() as i64;
-        let age = |stored: &StoredEpoch| millis(clock - (stored.until - life));
+        let lifetime = Epoch::LIFETIME.as_millis() as i64;
+        let age = |stored: &StoredEpoch| millis(clock - (stored.until - lifetime));
         let age_by_writer = |stored: &StoredEpoch| millis(clock - stored.stamp);
         Read {
             epoch: self.epoch.as_ref().map(|stored| stored.epoch.clone()),
@@ -123,7 +123,7 @@ impl Process {
         }
     }
 
-    /// With an epoch of this life that is `age` old.
+    /// Sets an epoch that is `age` old.
     pub(crate) fn with_epoch(mut self, epoch: Epoch, age: Duration, now: i64) -> Self {
         let stamp = self.clock(now) - age.as_millis() as i64;
         let until = stamp + Epoch::LIFETIME.as_millis() as i64;
@@ -153,7 +153,7 @@ impl Process {
         self.epoch = None;
     }
 
-    /// Becomes a replica with all data of `master` except its claims.
+    /// Takes over the data of `master` except its claims.
     pub(crate) fn take_epoch_of(&mut self, master: &Self) {
         self.epoch = master.epoch.clone();
         self.record = None;
@@ -162,7 +162,7 @@ impl Process {
     /// Becomes a replica with all data of `master`.
     pub(crate) fn follow(&mut self, master: &Self) {
         self.role = Role::Replica;
-        self.line = master.line;
+        self.history = master.history;
         self.record = master.record.clone();
         self.epoch = master.epoch.clone();
     }
@@ -174,8 +174,8 @@ pub(crate) fn run_id(run: u8) -> String {
 }
 
 /// The replication id in `INFO`.
-pub(crate) fn replication_id(line: u8) -> String {
-    format!("line{line}")
+pub(crate) fn replication_id(history: u8) -> String {
+    format!("history{history}")
 }
 
 fn millis(time: i64) -> Duration {

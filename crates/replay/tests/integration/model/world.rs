@@ -26,14 +26,15 @@ pub(crate) struct World {
     /// How often the flight's request was executed, as early data or on the connection that was
     /// refused.
     pub(crate) runs: u8,
-    /// How many of those fall under the remaining exceptions (see `mod.rs`).
+    /// How many of these executions the exceptions in `mod.rs` allow.
     pub(crate) excused: u8,
-    /// The record of a copy is lost, or will be.
+    /// Whether the record of an executed copy is lost, or will be.
     pub(crate) forgot_copy: bool,
     pub(crate) next_id: u8,
-    pub(crate) unseen: Unseen,
-    /// Whether claims were lost, and a claim counted again afterwards.
-    pub(crate) lost: bool,
+    pub(crate) unseen_clock_step: UnseenClockStep,
+    /// Whether claims were lost.
+    pub(crate) claims_lost: bool,
+    /// Whether a claim counted after claims were lost.
     pub(crate) counted_again: bool,
 }
 
@@ -47,7 +48,7 @@ pub(crate) struct Late {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Message {
-    ClaimOutcome { copy: bool, exact_at: i64, node_clock: i64 },
+    Claim { copy: bool, exact_at: i64, node_clock: i64 },
     Epoch { write: EpochWrite, stamp: i64 },
 }
 
@@ -55,7 +56,7 @@ pub(crate) enum Message {
 /// that their heartbeats arrive before the clock steps again or, if it was set back, before the
 /// next claim: they are sent four times a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub(crate) struct Unseen {
+pub(crate) struct UnseenClockStep {
     /// One bit for each node that has not noticed it.
     pub(crate) by: u8,
     pub(crate) is_back: bool,
@@ -70,7 +71,7 @@ pub(crate) enum Original {
     /// Refused by TLS: the client has sent its request again on the same connection, where it waits
     /// until the flight is recorded.
     Waiting,
-    /// Executed after that.
+    /// Executed after the flight was recorded.
     RanLate,
     /// The response was 425.
     TooEarly,
@@ -80,17 +81,17 @@ pub(crate) enum Original {
     Broken,
 }
 
-/// A request that waits for its record.
+/// A refused request that waits until its flight is recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Waiting {
     pub(crate) node: usize,
     /// The reply to a spend, which the node has not read yet, and its connection.
     pub(crate) reply: Option<(Link, Reply)>,
-    /// When the record of that spend ends, by the store's clock.
+    /// When the spend's record ends, by the store's clock.
     pub(crate) until: i64,
 }
 
-/// What became of copies so far.
+/// What has happened to copies so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Copies {
     /// The store or a filter contains a copy's claim.
@@ -125,11 +126,12 @@ pub(crate) enum Step {
     Settle {
         pending: usize,
     },
-    /// The store processes the request of a waiting request's node.
+    /// The store records the flight of the waiting request.
     Spend,
-    /// The node reads the reply, or it is lost.
-    SpendOutcome,
-    SpendLost,
+    /// The node reads the reply to the spend.
+    ReadSpendReply,
+    /// The reply to the spend is lost.
+    LoseSpendReply,
     /// No node accepts a copy any more, but the request is still waiting.
     Close,
     /// The time budget is exhausted.
@@ -139,27 +141,30 @@ pub(crate) enum Step {
     /// A message in transit arrives.
     Arrive,
     /// A node can reach the stores again.
-    Reach {
+    EndCutOff {
         node: usize,
     },
     /// A paused node continues.
-    WakeUp {
+    Resume {
         node: usize,
     },
-    /// The sentinels agree on a new master; the old one is told.
-    Name {
+    /// The sentinels agree on a new master.
+    NameMaster {
         store: usize,
     },
+    /// The sentinels demote the old master.
     Demote {
         store: usize,
     },
-    WellAgain {
+    /// The store is configured not to evict records any more.
+    StopEvicting {
         store: usize,
     },
-    DropRecord {
+    /// The store evicts the record.
+    EvictRecord {
         store: usize,
     },
-    Wrong {
+    InjectFault {
         fault: Fault,
         at: usize,
     },
@@ -186,8 +191,8 @@ impl World {
             runs: 0,
             excused: 0,
             forgot_copy: false,
-            unseen: Unseen::default(),
-            lost: false,
+            unseen_clock_step: UnseenClockStep::default(),
+            claims_lost: false,
             counted_again: false,
         };
         world.start(setting);
@@ -199,7 +204,7 @@ impl World {
         let process = &self.stores[0];
         let epoch = Epoch {
             run_id: run_id(process.run),
-            replication_id: replication_id(process.line),
+            replication_id: replication_id(process.history),
             slots: Slots::ALL,
             settings: setting.config,
         };
@@ -227,25 +232,25 @@ impl World {
         fresh || setting.outcomes || setting.leaves_out(Rule::Freshness)
     }
 
-    /// Whether the honest client's flight may still arrive with an interesting outcome: it is
-    /// delayed for at most the life of a record.
-    fn may_come(&self, setting: &Setting) -> bool {
-        let life = setting.config.record_lifetime().as_millis() as i64;
+    /// Whether the honest client's flight may still arrive. It is delayed for at most the lifetime
+    /// of a record; later arrivals have no further outcomes.
+    fn may_arrive(&self, setting: &Setting) -> bool {
+        let lifetime = setting.config.record_lifetime().as_millis() as i64;
         setting.honest
             && self.original == Original::NotSent
-            && self.now() <= setting.exact_at() + life
+            && self.now() <= setting.exact_at() + lifetime
     }
 
-    /// It is still open whether a request is executed before the flight is recorded.
+    /// Whether the honest client's request may still be executed.
     fn is_under_way(&self, setting: &Setting) -> bool {
-        self.waiting.is_some() || self.may_come(setting)
+        self.waiting.is_some() || self.may_arrive(setting)
     }
 
     /// Whether no node will find the flight fresh again.
     fn is_over(&self, setting: &Setting) -> bool {
         let freshness = setting.config.freshness.as_secs() as i64;
         let is_stale = |node| self.skew(setting, node) < -freshness;
-        let clocks_stay = !setting.faults.iter().any(|t| matches!(t, Fault::NodeClock(_)));
+        let clocks_stay = !setting.faults.iter().any(|fault| matches!(fault, Fault::NodeClock(_)));
         self.pending.is_empty()
             && !self.is_under_way(setting)
             && clocks_stay
@@ -259,12 +264,12 @@ impl World {
             return;
         }
         // Budgets are short: claims in progress end in the same tick, unless a process is paused.
-        let stands_still = |pending: &Pending| self.nodes[pending.node].is_paused;
+        let is_paused = |pending: &Pending| self.nodes[pending.node].is_paused;
         let spends = self
             .waiting
             .iter()
             .any(|waiting| waiting.reply.is_some() && !self.nodes[waiting.node].is_paused);
-        if self.tick < setting.horizon && self.pending.iter().all(stands_still) && !spends {
+        if self.tick < setting.horizon && self.pending.iter().all(is_paused) && !spends {
             steps.push(Step::Tick);
         }
         if self.late.is_some() {
@@ -279,7 +284,7 @@ impl World {
             }
             steps.push(Step::GiveUp { pending: i });
             if self.can_inject(setting, Fault::LateClaim) && self.late.is_none() {
-                steps.push(Step::Wrong { fault: Fault::LateClaim, at: i });
+                steps.push(Step::InjectFault { fault: Fault::LateClaim, at: i });
             }
         }
         self.steps_of_waiting(setting, steps);
@@ -298,7 +303,7 @@ impl World {
             return;
         }
         if waiting.reply.is_some() {
-            steps.extend([Step::SpendOutcome, Step::SpendLost]);
+            steps.extend([Step::ReadSpendReply, Step::LoseSpendReply]);
             return;
         }
         if self.can_reach(waiting.node) {
@@ -307,19 +312,19 @@ impl World {
         let is_closed = node
             .corrected_clock(setting, self.now())
             .is_some_and(|clock| clock >= setting.closed_at());
-        if is_closed || setting.leaves_out(Rule::Waiting) {
+        if is_closed || setting.leaves_out(Rule::WaitUntilRecorded) {
             steps.push(Step::Close);
         }
     }
 
     fn steps_of_node(&self, setting: &Setting, node: usize, steps: &mut Vec<Step>) {
         if self.nodes[node].is_paused {
-            steps.push(Step::WakeUp { node });
+            steps.push(Step::Resume { node });
             return;
         }
         match &self.nodes[node].link {
             Some(_) => steps.push(Step::Beat { node }),
-            None if self.nodes[node].is_cut_off => steps.push(Step::Reach { node }),
+            None if self.nodes[node].is_cut_off_from_stores => steps.push(Step::EndCutOff { node }),
             None => {
                 let masters =
                     (0..self.stores.len()).filter(|i| self.stores[*i].role == Role::Master);
@@ -327,7 +332,7 @@ impl World {
             }
         }
         if self.pending.len() < setting.max_pending {
-            if self.may_come(setting) {
+            if self.may_arrive(setting) {
                 steps.push(Step::Hello { node, original: true });
             }
             if self.is_worth_sending(setting, node) {
@@ -336,31 +341,31 @@ impl World {
         }
         let faults = setting.faults.iter().filter(|fault| match fault {
             Fault::NodeClock(_) | Fault::Kill => true,
-            Fault::Deaf => !self.nodes[node].is_deaf,
+            Fault::CutOffFromSentinels => !self.nodes[node].is_cut_off_from_sentinels,
             Fault::Pause => self.pending.iter().any(|pending| pending.node == node),
-            Fault::CutOff => !self.nodes[node].is_cut_off,
+            Fault::CutOffFromStores => !self.nodes[node].is_cut_off_from_stores,
             Fault::Disconnect | Fault::LateEpoch => self.nodes[node].link.is_some(),
             _ => false,
         });
         let faults = faults.filter(|fault| self.can_inject(setting, **fault));
-        steps.extend(faults.map(|fault| Step::Wrong { fault: *fault, at: node }));
+        steps.extend(faults.map(|fault| Step::InjectFault { fault: *fault, at: node }));
     }
 
     fn steps_of_store(&self, setting: &Setting, store: usize, steps: &mut Vec<Step>) {
         let process = &self.stores[store];
         let is_master = process.role == Role::Master;
         // Sentinels change only to a newer master.
-        if is_master && process.line > self.stores[self.named].line {
-            steps.push(Step::Name { store });
+        if is_master && process.history > self.stores[self.named].history {
+            steps.push(Step::NameMaster { store });
         }
-        if is_master && store != self.named && process.line < self.stores[self.named].line {
+        if is_master && store != self.named && process.history < self.stores[self.named].history {
             steps.push(Step::Demote { store });
         }
         if process.may_evict {
-            steps.push(Step::WellAgain { store });
+            steps.push(Step::StopEvicting { store });
             let known = setting.leaves_out(Rule::Evictions) || self.all_know_of_evictions(store);
             if process.has_record() && known {
-                steps.push(Step::DropRecord { store });
+                steps.push(Step::EvictRecord { store });
             }
         }
         let faults = setting.faults.iter().filter(|fault| match fault {
@@ -372,11 +377,13 @@ impl World {
             _ => false,
         });
         let faults = faults.filter(|fault| self.can_inject(setting, **fault));
-        steps.extend(faults.map(|fault| Step::Wrong { fault: *fault, at: store }));
+        steps.extend(faults.map(|fault| Step::InjectFault { fault: *fault, at: store }));
     }
 
     fn can_inject(&self, setting: &Setting, fault: Fault) -> bool {
-        self.faults < setting.max_faults && self.unseen.by == 0 && setting.faults.contains(&fault)
+        self.faults < setting.max_faults
+            && self.unseen_clock_step.by == 0
+            && setting.faults.contains(&fault)
     }
 
     /// One bit for each node that is connected to `store`.
@@ -393,12 +400,12 @@ impl World {
 
     fn can_reach(&self, node: usize) -> bool {
         let link = self.nodes[node].link.as_ref();
-        !(self.unseen.by != 0 && self.unseen.is_back)
+        !(self.unseen_clock_step.by != 0 && self.unseen_clock_step.is_back)
             && link.is_some_and(|link| link.is_to(&self.stores[link.store]))
     }
 
-    /// That a policy is set on a full store is an assumption of its own: some node is connected,
-    /// and nothing is evicted before the next heartbeats.
+    /// Whether some node is connected to `store`, and all connected nodes know that it may evict.
+    /// The model assumes that nothing is evicted before that (see `mod.rs`).
     fn all_know_of_evictions(&self, store: usize) -> bool {
         let linked = |node: &&Node| node.link.as_ref().is_some_and(|link| link.store == store);
         let now = monotonic(self.now());

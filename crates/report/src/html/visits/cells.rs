@@ -120,12 +120,12 @@ pub(in crate::html) fn disagreements(record: &Record) -> Option<Section> {
 
 fn warnings(record: &Record) -> Table {
     let mut table = Table::new("Every warning", "", &["visit", ">block", ">turn", "warning"]);
-    for of in record.visits.iter().filter(|of| !of.warnings.is_empty()).take(MAX_ROWS) {
+    for visit in record.visits.iter().filter(|visit| !visit.warnings.is_empty()).take(MAX_ROWS) {
         table.rows.push(vec![
-            name(&record.visit_cells[of.cell]),
-            of.block.to_string(),
-            of.turn.to_string(),
-            of.warnings.join("; "),
+            name(&record.visit_cells[visit.cell]),
+            visit.block.to_string(),
+            visit.turn.to_string(),
+            visit.warnings.join("; "),
         ]);
     }
     let (all, _) = warned(record);

@@ -168,9 +168,9 @@ impl Pictures {
                 continue;
             }
             let Some(bytes) = picture(directory, &frame.file) else { continue };
-            let Some(left) = room.checked_sub(bytes.len()) else { continue };
+            let Some(remaining) = room.checked_sub(bytes.len()) else { continue };
             let Some(kind) = kind(&bytes) else { continue };
-            room = left;
+            room = remaining;
             let uri = format!("data:image/{kind};base64,{}", BASE64_STANDARD.encode(bytes));
             pictures.found.insert(frame.file.clone(), uri);
         }
@@ -228,7 +228,7 @@ mod tests {
         let frame_spans: Vec<(usize, usize, Option<f64>)> = (axis.frame_spans(&frames).iter())
             .map(|run| (run.column, run.columns, run.frame.map(|frame| frame.at_ms)))
             .collect();
-        // What was seen between two columns alone is left out.
+        // A picture that is visible only between two columns is omitted.
         let expected = [(0, 1, None), (1, 2, Some(10.0)), (3, 4, Some(130.0)), (7, 1, Some(346.0))];
         assert_eq!(frame_spans, expected);
     }

@@ -91,7 +91,7 @@ fn draw(record: &Record, series: &NetworkSeries<'_>, place: usize) -> Markup {
 
 fn dumbbell(pair: &VisitPair<'_>) -> Option<Dumbbell> {
     let (off, on) = pair.summaries()?;
-    let felt = |summary: &crate::VisitSummary| {
+    let shown_estimate = |summary: &crate::VisitSummary| {
         let load = summary.load.as_ref().filter(|_| pair.on.has_subresources());
         estimate_of(load.unwrap_or(&summary.total))
     };
@@ -103,8 +103,8 @@ fn dumbbell(pair: &VisitPair<'_>) -> Option<Dumbbell> {
     };
     Some(Dumbbell {
         name: browser(&pair.on.browser).to_owned(),
-        from: felt(off),
-        to: felt(on),
+        from: shown_estimate(off),
+        to: shown_estimate(on),
         between: between.replace('-', "\u{2212}"),
         hint: format!("{} less{share}", format_ms_unit(-saved)),
     })

@@ -209,7 +209,7 @@ impl Run {
         self.record.cells.push(cell);
     }
 
-    /// What lies beyond the round trips: computing, and a skewed rest with a stall now and then.
+    /// Time beyond the round trips: computing, skewed noise, and an occasional stall.
     fn overhead(&mut self, cell: &Cell) -> f64 {
         let computing = match cell.kind.as_str() {
             "full" => 0.62,
@@ -338,7 +338,7 @@ pub(super) fn cell(
     }
 }
 
-/// Bytes of a handshake and so many of a response.
+/// Bytes of a handshake and of `response` bytes of a response.
 fn bytes(cell: &Cell, response: u64) -> Bytes {
     let certificate = if cell.kind == "full" { 900 } else { 0 };
     Bytes { up: 700, down: 600 + certificate + response }

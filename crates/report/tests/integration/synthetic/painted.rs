@@ -8,7 +8,7 @@ use flate2::{Compression, Crc};
 const WIDTH: usize = 320;
 const HEIGHT: usize = 200;
 
-/// The page at a stage of so many: empty, with its heading, with half of its pictures, whole.
+/// The page at `stage` of 0 to `last`: empty, with its heading, with half of its pictures, whole.
 pub(crate) fn page(stage: usize, last: usize) -> Vec<u8> {
     let share = if last == 0 { 1.0 } else { stage as f64 / last as f64 };
     let mut rows = Vec::with_capacity(HEIGHT * (3 * WIDTH + 1));

@@ -46,11 +46,11 @@ impl Run {
     /// A GET over HTTP/3 packet by packet.
     pub(super) fn quic_waterfall(&mut self) {
         let cells = &self.record.cells;
-        let wanted = |cell: &Cell| {
+        let is_drawn = |cell: &Cell| {
             (&*cell.experiment, &*cell.transport, &*cell.kind, cell.rtt_ms)
                 == ("get", "quic", "0-RTT", 20.0)
         };
-        let Some(cell) = cells.iter().position(wanted) else { return };
+        let Some(cell) = cells.iter().position(is_drawn) else { return };
         let packet = |up: bool, sent_ms: f64, what: &[&str], payload| WaterfallPacket {
             up,
             sent_ms,

@@ -1,4 +1,4 @@
-//! What a run tries beside the matrix, and the packets of its samples.
+//! Experiments other than the matrix, and the packets of samples.
 
 use firstflight_report::{
     ColdStart, Cost, Figures, Load, LoadLatency, MiddleboxOutcome, Replay, Stall, Waterfall,
@@ -127,14 +127,14 @@ pub(super) fn loads() -> Vec<Load> {
             max_ms: 14.0 * p50_ms,
         })
     };
-    let load = |kind: &str, rate: f64, wanted: Option<f64>| Load {
+    let load = |kind: &str, rate: f64, rate_wanted: Option<f64>| Load {
         server: "firstflight".to_owned(),
-        model: if wanted.is_some() { "open" } else { "closed" }.to_owned(),
+        model: if rate_wanted.is_some() { "open" } else { "closed" }.to_owned(),
         http: "1.1".to_owned(),
         kind: kind.to_owned(),
         threads: 1,
-        connections: if wanted.is_some() { None } else { Some(64) },
-        rate_wanted: wanted,
+        connections: if rate_wanted.is_some() { None } else { Some(64) },
+        rate_wanted,
         rate,
         seconds: 10.0,
         completed: (10.0 * rate) as u64,

@@ -66,10 +66,10 @@ impl Run {
     }
 
     /// The three kinds of visit of a page, and what is saved.
-    fn visit(&mut self, of: VisitCell, times: usize) {
+    fn visit(&mut self, cell: VisitCell, times: usize) {
         let from = self.record.visit_cells.len();
         for visit in ["first", "off", "on"] {
-            self.take(VisitCell { visit: visit.to_owned(), ..of.clone() }, times);
+            self.take(VisitCell { visit: visit.to_owned(), ..cell.clone() }, times);
         }
         self.effect("0-RTT on instead of off", from + 1, from + 2);
         self.effect("return with 0-RTT instead of first visit", from, from + 2);
@@ -88,12 +88,12 @@ impl Run {
         let (mut good, mut summary) = (Vec::new(), VisitSummary::default());
         for turn in 0..times {
             let tls_ms = if early { 0.3 } else { cell.rtt_ms + 0.9 };
-            let tls_ms = tls_ms + self.little(1.0);
+            let tls_ms = tls_ms + self.noise(1.0);
             let transfer = if cell.page == "image" { 5.0 * cell.rtt_ms + 9.0 } else { 0.0 };
-            let response = cell.rtt_ms + 3.0 + tls_ms + cell.rtt_ms + self.little(4.0);
-            let end = response + transfer + 0.4 + self.little(1.0);
+            let response = cell.rtt_ms + 3.0 + tls_ms + cell.rtt_ms + self.noise(4.0);
+            let end = response + transfer + 0.4 + self.noise(1.0);
             let load =
-                (cell.page == "resources").then(|| end + 2.0 * cell.rtt_ms + self.little(9.0));
+                (cell.page == "resources").then(|| end + 2.0 * cell.rtt_ms + self.noise(9.0));
             let fault = (turn == 7).then(|| Fault::Spoiled("a packet 2.0 ms late".to_owned()));
             let timings = BrowserTimings {
                 connect_start_ms: 3.0,
@@ -152,10 +152,10 @@ impl Run {
         self.record.visit_cells.push(cell);
     }
 
-    /// A skewed rest in tenths of a millisecond, the same on every machine.
-    fn little(&mut self, most: f64) -> f64 {
+    /// Skewed noise in tenths of a millisecond, the same on every machine.
+    fn noise(&mut self, max: f64) -> f64 {
         let share = self.rng.random_range(0.0..1.0_f64);
-        (share * share * most * 10.0).round() / 10.0
+        (share * share * max * 10.0).round() / 10.0
     }
 
     fn effect(&mut self, what: &str, from: usize, to: usize) {

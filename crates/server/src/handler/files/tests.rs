@@ -143,14 +143,14 @@ async fn a_large_file_is_served_with_the_length_that_it_had() {
     }
 }
 
-/// Waits until files that were just written may be kept. The time that decides is the system's: no
-/// program can set it back.
+/// Waits until files that were just written may be kept. That depends on their change times, which
+/// no program can set.
 async fn settle() {
     tokio::time::sleep(std::time::Duration::from_millis(2100)).await;
 }
 
 #[tokio::test]
-async fn a_kept_file_is_served_as_it_is_now() {
+async fn a_kept_file_is_read_again_when_it_changes() {
     let directory = directory();
     let files = files(&directory, |_| ());
     let page = directory.path().join("site/page.html");
@@ -159,7 +159,7 @@ async fn a_kept_file_is_served_as_it_is_now() {
     let kept = get(&files, "/page.html", &[]).await;
     assert_eq!((&first.headers, &first.body), (&kept.headers, &kept.body));
     assert!(files.small.respond(&Request::get("/page.html").body(()).unwrap()).is_some());
-    // As long as before, and with the old time of change.
+    // With the same length and modification time as before.
     let modified = fs::metadata(&page).unwrap().modified().unwrap();
     fs::write(&page, "abcdefghij").unwrap();
     fs::File::options().write(true).open(&page).unwrap().set_modified(modified).unwrap();
@@ -171,7 +171,7 @@ async fn a_kept_file_is_served_as_it_is_now() {
 }
 
 #[tokio::test]
-async fn a_kept_file_has_no_part_in_ranges_conditions_and_links_outside() {
+async fn a_kept_file_is_not_used_for_ranges_conditions_or_links_outside() {
     let directory = directory();
     let files = files(&directory, |_| ());
     let sub = directory.path().join("site/sub");
@@ -397,7 +397,8 @@ fn no_path_leads_outside() {
     let both = ["br".to_owned(), "gzip".to_owned()];
     let files = files(&directory, |settings| settings.precompressed = both.to_vec());
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let piece = (select(PARTS), select(JOINTS)).prop_map(|(part, joint)| format!("{joint}{part}"));
+    let piece = (select(PARTS), select(SEPARATORS))
+        .prop_map(|(part, separator)| format!("{separator}{part}"));
     let paths = vec(piece, 1..5).prop_map(|pieces| match pieces.concat() {
         path if path.starts_with('/') => path,
         path => format!("/{path}"),
@@ -442,4 +443,5 @@ const PARTS: &[&str] = &[
 ];
 
 /// Separators; mostly the ones that form valid paths.
-const JOINTS: &[&str] = &["/", "/", "/", "/", "/", "/", "//", "%2f", "\\", "/./", "", "?", ";/"];
+const SEPARATORS: &[&str] =
+    &["/", "/", "/", "/", "/", "/", "//", "%2f", "\\", "/./", "", "?", ";/"];

@@ -13,7 +13,7 @@ use firstflight_store::Store;
 use firstflight_telemetry::metrics::{PuncturedReading, TicketReading};
 use firstflight_tickets::{
     KeyEncryption, KeyFile, KeyState, OpenOutcome, Opened, Origin, PuncturedLimits,
-    PuncturedTickets, RING_OVERHEAD, RefreshOutcome, Ring, Schedule, SessionId, TicketKeys,
+    PuncturedTickets, RefreshOutcome, Ring, Schedule, SessionId, TICKET_OVERHEAD, TicketKeys,
     UseOutcome, Warning, Zone,
 };
 use firstflight_tls::{OpenedTicket, PskOffer, TicketSealer, TicketUse, WithheldReason};
@@ -37,8 +37,8 @@ pub(crate) struct TicketRing {
     shared: Option<KeySync>,
     /// Sessions of single-use tickets in the store; `None` without a store.
     sessions: Option<SessionStore>,
-    /// The tickets of TLS 1.3, if they are used up when they are opened. The other keys are then for
-    /// TLS 1.2 and for address tokens.
+    /// The tickets of TLS 1.3, if they are used up when they are opened. `keys` then serves only
+    /// TLS 1.2 and address tokens.
     punctured: Option<PuncturedTickets>,
     /// Whether the keys are this process's own.
     in_process: bool,
@@ -133,7 +133,7 @@ impl TicketRing {
         self.in_process.then(|| self.keys.ring())
     }
 
-    /// The tickets that are used up when they are opened, if this server issues such.
+    /// The tickets that are used up when they are opened, if this server issues them.
     pub(crate) fn punctured(&self) -> Option<&PuncturedTickets> {
         self.punctured.as_ref()
     }
@@ -147,13 +147,16 @@ impl TicketRing {
     pub(crate) fn reading(&self) -> TicketReading {
         let (now, counts) = (now(), self.keys.counts());
         let keys = self.keys.statuses(now);
-        let of = |state| keys.iter().filter(move |key| key.state == state);
+        let in_state = |state| keys.iter().filter(move |key| key.state == state);
         TicketReading {
-            current_since: of(KeyState::Current).map(|key| key.not_before).max().unwrap_or(now.0),
+            current_since: in_state(KeyState::Current)
+                .map(|key| key.not_before)
+                .max()
+                .unwrap_or(now.0),
             now: now.0,
             period: self.keys.schedule().rotation().as_secs(),
             keys: [KeyState::Previous, KeyState::Current, KeyState::Next]
-                .map(|state| of(state).count() as u64),
+                .map(|state| in_state(state).count() as u64),
             sealed: counts.sealed,
             opened: [
                 counts.opened_previous,
@@ -278,7 +281,7 @@ impl TicketRing {
 
 impl TicketSealer for TicketRing {
     fn max_overhead(&self) -> usize {
-        RING_OVERHEAD
+        TICKET_OVERHEAD
     }
 
     fn seal(&self, session: &[u8]) -> Option<Vec<u8>> {
@@ -301,8 +304,8 @@ impl TicketSealer for TicketRing {
         }
     }
 
-    /// While the store is away, each offer of early data ends with a 425, because it cannot be
-    /// recorded. So clients get tickets without.
+    /// While the store is unreachable, flights cannot be recorded and their requests get 425. So
+    /// tickets that are issued meanwhile allow no early data.
     fn allows_early_data(&self) -> bool {
         self.sessions.as_ref().is_none_or(|sessions| !sessions.is_store_absent())
     }
@@ -366,13 +369,13 @@ mod tests {
         Arc::new(TicketEpochs::new(scope))
     }
 
-    fn of_process(settings: &TicketSettings) -> Result<Arc<TicketRing>, ServerError> {
+    fn open_ring(settings: &TicketSettings) -> Result<Arc<TicketRing>, ServerError> {
         TicketRing::open(settings, None, None, epochs(EpochScope::Process))
     }
 
     #[test]
     fn sealed_tickets_open_and_others_are_ignored() {
-        let ring = of_process(&TicketSettings::default()).unwrap();
+        let ring = open_ring(&TicketSettings::default()).unwrap();
         let ticket = ring.seal(b"session").unwrap();
         assert!(ticket.len() <= b"session".len() + ring.max_overhead());
         assert_eq!(TicketSealer::open(&*ring, &ticket), OpenedTicket::Session(b"session".to_vec()));
@@ -408,14 +411,14 @@ mod tests {
         assert_eq!(open(&none), OpenedTicket::WithoutEarlyData(session, WithheldReason::Zone));
     }
 
-    /// What expires unused is what an attacker holds back, to read it when he has stolen the keys.
+    /// An attacker may hold back a flight, to decrypt it after stealing the keys.
     #[tokio::test]
     async fn keys_of_expired_punctured_tickets_are_destroyed() {
         let settings = TicketSettings { keys: KeySource::Punctured, ..TicketSettings::default() };
-        let ring = of_process(&settings).unwrap();
+        let ring = open_ring(&settings).unwrap();
         let ticket = ring.seal_once(b"session").unwrap();
         let punctured = ring.punctured().unwrap();
-        // The ticket is left as it is, because its session is not proven.
+        // Does not use the ticket up, because the proof fails.
         let open = || punctured.open(&ticket, |_| false);
         let sealed_at = monotonic();
         ring.refresh(sealed_at + ring.lifetime() - Duration::from_secs(60));
@@ -429,7 +432,7 @@ mod tests {
     #[test]
     fn settings_that_need_a_store_say_so() {
         let settings = TicketSettings { single_use: true, ..TicketSettings::default() };
-        let error = of_process(&settings).map(drop).unwrap_err().to_string();
+        let error = open_ring(&settings).map(drop).unwrap_err().to_string();
         assert!(error.contains("single_use = true needs a store"), "{error}");
     }
 }

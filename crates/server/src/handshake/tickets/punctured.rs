@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 use crate::context::monotonic;
 use crate::gate::{EarlyDataGate, MAX_HANDOFF_ATTEMPTS};
 
-/// A ticket that was offered, with the proof of its client: all that a process needs to open it and to
+/// An offered ticket with its client's proof: all that a process needs to open the ticket and to
 /// use it up.
 ///
 /// As bytes: `length of the ticket (2) | ticket | offer`.
@@ -68,8 +68,8 @@ pub(crate) async fn open_handed_over(
     OpenedTicket::Ignored
 }
 
-/// The session, dated so that TLS computes the ticket's true age. One that TLS cannot parse is returned
-/// unchanged.
+/// The session, dated so that TLS computes the ticket's true age. A session that TLS cannot parse
+/// is returned unchanged.
 pub(crate) fn aged(session: Zeroizing<Vec<u8>>, sealed_at: Duration) -> Zeroizing<Vec<u8>> {
     session_of_age(&session, monotonic().saturating_sub(sealed_at)).unwrap_or(session)
 }

@@ -30,7 +30,7 @@ pub(crate) struct SessionStore {
     failures: Arc<StoreFailures>,
 }
 
-/// The session of a single-use ticket.
+/// The result of redeeming a ticket.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RedeemedTicket {
     /// The session for the handshake.
@@ -49,8 +49,8 @@ struct QueuedSession {
 #[derive(Default)]
 struct StoreFailures {
     /// All failures, those since the last recovery, and whether they were logged.
-    all: AtomicU64,
-    lost: AtomicU64,
+    total: AtomicU64,
+    since_recovery: AtomicU64,
     logged: AtomicBool,
 }
 
@@ -84,7 +84,7 @@ impl SessionStore {
 
     /// The number of sessions that could not be stored.
     pub(crate) fn lost(&self) -> u64 {
-        self.failures.all.load(Ordering::Relaxed)
+        self.failures.total.load(Ordering::Relaxed)
     }
 
     /// Takes the session with `id` out of the store.
@@ -126,8 +126,8 @@ async fn write_sessions(
 
 impl StoreFailures {
     fn record(&self, why: &str) {
-        self.all.fetch_add(1, Ordering::Relaxed);
-        self.lost.fetch_add(1, Ordering::Relaxed);
+        self.total.fetch_add(1, Ordering::Relaxed);
+        self.since_recovery.fetch_add(1, Ordering::Relaxed);
         if !self.logged.swap(true, Ordering::Relaxed) {
             warn!("single-use tickets cannot be stored: {why}; their clients make full handshakes");
         }
@@ -135,7 +135,7 @@ impl StoreFailures {
 
     fn record_recovery(&self) {
         if self.logged.load(Ordering::Relaxed) && self.logged.swap(false, Ordering::Relaxed) {
-            let lost = self.lost.swap(0, Ordering::Relaxed);
+            let lost = self.since_recovery.swap(0, Ordering::Relaxed);
             info!("single-use tickets are stored again; {lost} were lost");
         }
     }
@@ -227,12 +227,12 @@ impl KeySync {
             }
             Err(error) => {
                 self.rotate_process_ring(keys);
-                let what = match &error {
+                let failure = match &error {
                     // Logged once, even if the reason changes.
                     SharedRingError::Store(_) => "store".to_owned(),
                     _ => error.to_string(),
                 };
-                if self.set_last_failure(Some(what)) {
+                if self.set_last_failure(Some(failure)) {
                     warn!("{error}; the ticket keys in use stay");
                 }
             }
@@ -256,12 +256,12 @@ impl KeySync {
         }
     }
 
-    /// Returns whether the state has changed.
-    fn set_last_failure(&self, what: Option<String>) -> bool {
+    /// Records the failure, or that there is none. Returns whether this is a change.
+    fn set_last_failure(&self, failure: Option<String>) -> bool {
         let mut last_failure = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
-        let news = *last_failure != what;
-        *last_failure = what;
-        news
+        let changed = *last_failure != failure;
+        *last_failure = failure;
+        changed
     }
 
     fn status(&self, keys: &TicketKeys) -> NodeStatus {

@@ -81,9 +81,13 @@ mod tests {
     fn a_repeated_empty_or_long_field_is_invalid() {
         let mut headers = HeaderMap::new();
         assert_eq!(single_field(&headers, &IDEMPOTENCY_KEY), Field::Absent);
-        for (value, odd) in [("", true), ("k", false), (&"k".repeat(256), true)] {
+        for (value, invalid) in [("", true), ("k", false), (&"k".repeat(256), true)] {
             headers.insert(IDEMPOTENCY_KEY, HeaderValue::from_str(value).unwrap());
-            assert_eq!(single_field(&headers, &IDEMPOTENCY_KEY) == Field::Invalid, odd, "{value}");
+            assert_eq!(
+                single_field(&headers, &IDEMPOTENCY_KEY) == Field::Invalid,
+                invalid,
+                "{value}"
+            );
         }
         headers.insert(IDEMPOTENCY_KEY, HeaderValue::from_static("a"));
         headers.append(IDEMPOTENCY_KEY, HeaderValue::from_static("a"));
@@ -91,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc3339_and_unix_seconds_are_read() {
+    fn rfc3339_and_unix_seconds_are_parsed() {
         let now = 1_700_000_000_000_000;
         let fresh = |text: &str| is_fresh(text.as_bytes(), Duration::from_secs(10), now);
         for text in [
@@ -125,7 +129,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_time_or_none(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             is_fresh(&bytes, Duration::MAX, i64::MIN);
             is_fresh(&bytes, Duration::ZERO, i64::MAX);
         }
@@ -133,12 +137,12 @@ mod tests {
 }
 
 #[cfg(test)]
-mod names_tests {
+mod claim_key_tests {
     use http::Version;
 
     use super::*;
 
-    fn of(method: &str, uri: &str, headers: &[(&str, &str)]) -> ClaimKey {
+    fn key_of(method: &str, uri: &str, headers: &[(&str, &str)]) -> ClaimKey {
         // HTTP/2 has the whole URI and no `Host`.
         let version = if uri.starts_with('/') { Version::HTTP_11 } else { Version::HTTP_2 };
         let mut request = Request::builder().method(method).uri(uri).version(version);
@@ -149,25 +153,25 @@ mod names_tests {
     }
 
     #[test]
-    fn a_name_is_the_same_over_every_protocol() {
-        let http1 = of("POST", "/pay?a", &[("host", "Example.test"), ("cookie", "a=1")]);
-        let http2 = of("POST", "https://example.test/pay?b", &[]);
+    fn a_claim_key_is_the_same_over_every_protocol() {
+        let http1 = key_of("POST", "/pay?a", &[("host", "Example.test"), ("cookie", "a=1")]);
+        let http2 = key_of("POST", "https://example.test/pay?b", &[]);
         assert_eq!(http1, http2);
     }
 
     #[test]
-    fn a_name_belongs_to_method_host_path_and_user() {
+    fn a_claim_key_covers_method_host_path_and_user() {
         let alice = [("host", "h"), ("authorization", "Bearer alice")];
         let bob = [("host", "h"), ("authorization", "Bearer bob")];
-        let names = [
-            of("POST", "/pay", &alice),
-            of("POST", "/pay", &bob),
-            of("PUT", "/pay", &alice),
-            of("POST", "/pay/", &alice),
-            of("POST", "/pay", &[("host", "i"), ("authorization", "Bearer alice")]),
-            of("POST", "/pay", &[("host", "h")]),
+        let keys = [
+            key_of("POST", "/pay", &alice),
+            key_of("POST", "/pay", &bob),
+            key_of("PUT", "/pay", &alice),
+            key_of("POST", "/pay/", &alice),
+            key_of("POST", "/pay", &[("host", "i"), ("authorization", "Bearer alice")]),
+            key_of("POST", "/pay", &[("host", "h")]),
         ];
-        let different: std::collections::HashSet<_> = names.into_iter().collect();
-        assert_eq!(different.len(), names.len());
+        let different: std::collections::HashSet<_> = keys.into_iter().collect();
+        assert_eq!(different.len(), keys.len());
     }
 }

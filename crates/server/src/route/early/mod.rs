@@ -10,8 +10,7 @@ mod fields;
 
 use std::time::Duration;
 
-use fields::claim_key;
-use fields::{Field, IDEMPOTENCY_KEY, is_fresh, single_field};
+use fields::{Field, IDEMPOTENCY_KEY, claim_key, is_fresh, single_field};
 use firstflight_config::{Mode, Timestamp};
 use firstflight_replay::{ClaimKey, Decision, Flight};
 use firstflight_telemetry::metrics::RejectReason;
@@ -158,7 +157,7 @@ pub(crate) enum Rejection {
     NonceUsed,
     KeyUsed,
     InvalidKey,
-    /// It is unknown whether the request was executed before; with the reason for the access log.
+    /// It is unknown whether the request was executed before, for this reason.
     Unknown(&'static str),
 }
 

@@ -42,8 +42,8 @@ async fn status(
     decision: Option<Decision>,
     gate: &EarlyDataGate,
 ) -> StatusCode {
-    let entered = claim(&RouteRules::new(rules), request, (decision, None), gate).await;
-    entered.map_or_else(|rejection| rejection.response().status(), |_| StatusCode::OK)
+    let claims = claim(&RouteRules::new(rules), request, (decision, None), gate).await;
+    claims.map_or_else(|rejection| rejection.response().status(), |_| StatusCode::OK)
 }
 
 async fn claim(
@@ -167,7 +167,7 @@ async fn the_upstream_gets_flight_ids_only_from_this_server() {
     {
         let mut request = request("GET", &[("flight-id", "forged"), ("flight_id", "forged")]);
         let claims = claim(&rules, &request, (decision, flight), &gate).await.unwrap();
-        claims.mark(request.headers_mut());
+        claims.set_flight_field(request.headers_mut());
         assert!(!request.headers().contains_key("flight_id"), "the same to some upstreams");
         let received = request.headers().get("flight-id").map(|id| id.to_str().unwrap());
         assert_eq!(received, id);

@@ -1,8 +1,8 @@
 //! Basic authentication (RFC 7617) against a file of bcrypt hashes.
 //!
-//! A hash takes some 50 ms of a core, on purpose. So a password that was right is remembered, as a
-//! digest under a key of this process; wrong ones are not, and take their turn: as many at once as
-//! half of the cores. An unknown name takes as long as a wrong password.
+//! bcrypt takes some 50 ms of CPU time, on purpose. So verified credentials are remembered, as a
+//! digest with a key of this process. All others are compared on at most half of the cores at once.
+//! An unknown name takes as long as a wrong password.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,20 +25,23 @@ pub(crate) struct BasicAuth {
     hashes: Arc<BTreeMap<String, String>>,
     /// The hash that an unknown name's password is compared with.
     decoy: String,
-    /// Digests of credentials that were right.
-    known: Cache<[u8; 32], ()>,
+    /// Digests of credentials that were verified.
+    verified: Cache<[u8; 32], ()>,
     /// Random, so that a digest in memory does not help to guess a password.
     key: [u8; 32],
-    turns: Arc<Semaphore>,
+    /// Limits concurrent comparisons.
+    permits: Arc<Semaphore>,
 }
 
 /// The number of remembered credentials.
-const MAX_KNOWN: usize = 10_000;
+const MAX_VERIFIED: usize = 10_000;
 
 /// Longer fields are refused: bcrypt reads 72 bytes of a password.
 const MAX_FIELD_BYTES: usize = 1024;
 
 impl BasicAuth {
+    /// Reads the names and hashes from a file.
+    ///
     /// # Errors
     /// [`ServerError::Config`]: the file is invalid.
     pub(crate) fn new(file: &Path) -> Result<Self, ServerError> {
@@ -47,30 +50,36 @@ impl BasicAuth {
         let mut key = [0; 32];
         getrandom::fill(&mut key).map_err(|error| ServerError::setting(error.to_string()))?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let turns = Arc::new(Semaphore::new((cores / 2).max(1)));
-        Ok(Self { hashes: Arc::new(hashes), decoy, known: Cache::new(MAX_KNOWN), key, turns })
+        let permits = Arc::new(Semaphore::new((cores / 2).max(1)));
+        Ok(Self {
+            hashes: Arc::new(hashes),
+            decoy,
+            verified: Cache::new(MAX_VERIFIED),
+            key,
+            permits,
+        })
     }
 
     /// Whether the request's credentials are those of a user.
     pub(crate) async fn admits(&self, headers: &HeaderMap) -> bool {
         let Some((name, password)) = credentials(headers) else { return false };
         let digest = self.digest(&name, &password);
-        if self.known.get(&digest).is_some() {
+        if self.verified.get(&digest).is_some() {
             return true;
         }
-        let Ok(turn) = self.turns.clone().acquire_owned().await else { return false };
+        let Ok(permit) = self.permits.clone().acquire_owned().await else { return false };
         let (hash, exists) = match self.hashes.get(&name) {
             Some(hash) => (hash.clone(), true),
             None => (self.decoy.clone(), false),
         };
         let compare = move || {
             let is_right = bcrypt::verify(&password, &hash).unwrap_or(false);
-            drop(turn);
+            drop(permit);
             is_right
         };
         let admitted = tokio::task::spawn_blocking(compare).await.unwrap_or(false) && exists;
         if admitted {
-            self.known.insert(digest, ());
+            self.verified.insert(digest, ());
         }
         admitted
     }
@@ -134,13 +143,13 @@ mod tests {
         {
             assert!(!auth.admits(&headers(wrong)).await, "{wrong}");
         }
-        assert_eq!(auth.known.len(), 0);
+        assert_eq!(auth.verified.len(), 0);
         for _ in 0..2 {
             assert!(auth.admits(&headers("ann:right:horse")).await);
         }
-        assert_eq!(auth.known.len(), 1);
-        // Remembered credentials need no turn.
-        auth.turns.close();
+        assert_eq!(auth.verified.len(), 1);
+        // Remembered credentials need no permit.
+        auth.permits.close();
         assert!(auth.admits(&headers("ann:right:horse")).await);
         assert!(!auth.admits(&headers("ann:wrong")).await);
     }

@@ -1,4 +1,4 @@
-//! What is checked before a route's handler runs: the client's rate, and its credentials.
+//! Checks the client's rate and credentials before a route's handler runs.
 
 mod auth;
 mod rate;
@@ -21,7 +21,7 @@ pub(crate) struct Guards {
 }
 
 impl Guards {
-    /// The guards that a route's settings require; `None`: none.
+    /// The guards that a route's settings require. Returns `None` if they require none.
     ///
     /// # Errors
     /// [`ServerError::Config`].

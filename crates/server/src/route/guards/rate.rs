@@ -1,8 +1,8 @@
 //! Limits the rate of requests of each client, by the generic cell rate algorithm (GCRA).
 //!
-//! `governor`, the crate for it, keeps every client in a map that only a sweep makes smaller. Here
-//! the memory is bounded: of [`MAX_CLIENTS`] clients the least recently used are forgotten, and so
-//! are allowed a whole burst again.
+//! `governor`, the usual crate for it, keeps every client in a map that only a sweep makes smaller.
+//! Here the memory is bounded: above [`MAX_CLIENTS`], the least recently used clients are
+//! forgotten, and may send a whole burst again.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl RateLimiter {
         }
     }
 
-    /// Counts a request of a client at `now`, the time since any fixed one.
+    /// Counts a request of a client at `now`, the time since any fixed moment.
     ///
     /// # Errors
     /// How long the client has to wait, if it is above the limit. The request does not count.
@@ -59,7 +59,7 @@ impl RateLimiter {
     }
 }
 
-/// A host of IPv6 has a network of /64, and so 2^64 addresses.
+/// The address that stands for a client. An IPv6 host usually has a whole /64 network.
 fn key(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),

@@ -11,7 +11,7 @@ use firstflight_tickets::{KeyFile, Schedule, UnixTime};
 use firstflight_tls::{EarlyData, Session};
 use tokio::net::TcpStream;
 
-use super::{Client, PREFACE, RunningServer, TEST_TIMEOUT, get, http2_request, patient};
+use super::{Client, PREFACE, RunningServer, TEST_TIMEOUT, get, http2_request, store_config};
 
 /// A store and the settings that its nodes share.
 pub(crate) struct Cluster {
@@ -23,7 +23,7 @@ pub(crate) struct Cluster {
 impl Cluster {
     pub(crate) fn new() -> Self {
         let store = StoreProcess::redis(StoreListen::Unix);
-        let config = patient(&store);
+        let config = store_config(&store);
         let dir = Arc::new(tempfile::tempdir().unwrap());
         let now = UnixTime::from(std::time::SystemTime::now());
         KeyFile::new(dir.path().join("keys")).write_new(Schedule::default(), now).unwrap();
@@ -55,26 +55,26 @@ impl Cluster {
     }
 
     /// Waits until the node executes early requests, in a store that has recorded for a day.
-    pub(crate) async fn runs_early(&self, node: &RunningServer, alpn: &str) {
+    pub(crate) async fn wait_for_early_data(&self, node: &RunningServer, alpn: &str) {
         let end = Instant::now() + TEST_TIMEOUT;
         loop {
-            self.age();
+            self.age_epoch();
             let sessions = node.sessions_of("localhost", alpn).await;
             if let Some(session) = sessions.iter().find(|session| session.early_data_capable())
                 && early_data(node, session, alpn).await == EarlyData::Accepted
             {
                 return;
             }
-            assert!(Instant::now() < end, "the node runs nothing early");
+            assert!(Instant::now() < end, "the node executes no early requests");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
     /// Makes the store's epoch a day older, if there is one: its age follows from the remaining
     /// lifetime of its record.
-    pub(crate) fn age(&self) {
-        if let Some(left) = self.epoch() {
-            self.store.cli(&["PEXPIRE", EPOCH, &(left - DAY.as_millis()).to_string()]);
+    pub(crate) fn age_epoch(&self) {
+        if let Some(lifetime) = self.epoch_lifetime() {
+            self.store.cli(&["PEXPIRE", EPOCH, &(lifetime - DAY.as_millis()).to_string()]);
         }
     }
 
@@ -92,7 +92,7 @@ impl Cluster {
     }
 
     /// The remaining lifetime of the epoch's record, in milliseconds.
-    pub(crate) fn epoch(&self) -> Option<u128> {
+    pub(crate) fn epoch_lifetime(&self) -> Option<u128> {
         self.store.cli(&["PTTL", EPOCH]).parse().ok()
     }
 }

@@ -52,7 +52,7 @@ pub(crate) async fn sent_datagrams(client: &Quic, relay: &UdpRelay) -> Vec<Vec<u
         loop {
             // The end of the request may follow in a frame of its own.
             sleep(Duration::from_millis(20)).await;
-            let (stats, sent) = (client.connection.stats(), relay.up());
+            let (stats, sent) = (client.connection.stats(), relay.client_datagrams());
             let datagrams = stats.udp_tx.datagrams;
             // Its control stream, the two of QPACK and the request.
             if stats.frame_tx.stream >= 4 && datagrams == before && datagrams == sent.len() as u64 {

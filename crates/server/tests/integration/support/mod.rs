@@ -109,7 +109,8 @@ impl RunningServer {
         if self.stop.is_some() {
             self.start_stop();
         }
-        self.running.take().unwrap().await.unwrap();
+        let stopped = timeout(2 * TEST_TIMEOUT, self.running.take().unwrap()).await;
+        stopped.expect("the server stops").unwrap();
         lines(&self.log)
     }
 
@@ -119,7 +120,7 @@ impl RunningServer {
         self.session_of("localhost", alpn).await
     }
 
-    /// The same for a server name.
+    /// Like [`session`](Self::session), with this server name (SNI).
     pub(crate) async fn session_of(&self, host: &str, alpn: &str) -> Session {
         let end = Instant::now() + TEST_TIMEOUT;
         loop {
@@ -134,7 +135,7 @@ impl RunningServer {
 
     /// The sessions from a full handshake.
     pub(crate) async fn sessions_of(&self, host: &str, alpn: &str) -> Vec<Session> {
-        let mut client = Client::calling(host, alpn, None, b"");
+        let mut client = Client::for_host(host, alpn, None, b"");
         let mut tcp = TcpStream::connect(self.address).await.unwrap();
         let request: &[u8] = match alpn {
             "http/1.1" => b"GET /session HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
@@ -154,18 +155,18 @@ pub(crate) fn lines(log: &Path) -> Vec<serde_json::Value> {
 
 /// The number of executed requests whose target contains `word`, by the access log.
 pub(crate) fn executions(lines: &[serde_json::Value], word: &str) -> usize {
-    lines.iter().filter(|line| is(line, word) && line["executed"] == true).count()
+    lines.iter().filter(|line| target_contains(line, word) && line["executed"] == true).count()
 }
 
 /// The only log line whose target contains `word`.
 pub(crate) fn line<'a>(lines: &'a [serde_json::Value], word: &str) -> &'a serde_json::Value {
-    let mut found = lines.iter().filter(|line| is(line, word));
+    let mut found = lines.iter().filter(|line| target_contains(line, word));
     let line = found.next().unwrap_or_else(|| panic!("no line for {word}"));
     assert!(found.next().is_none(), "two lines for {word}");
     line
 }
 
-fn is(line: &serde_json::Value, word: &str) -> bool {
+fn target_contains(line: &serde_json::Value, word: &str) -> bool {
     line["target"].as_str().unwrap().contains(word)
 }
 
@@ -174,18 +175,18 @@ pub(crate) struct Client {
     pub(crate) machine: TlsConnection,
     /// ClientHello, and the request as early data if there is a session.
     pub(crate) flight: Vec<u8>,
-    /// Where the early data starts in the flight.
-    pub(crate) hello: usize,
+    /// The length of the ClientHello, after which the early data starts.
+    pub(crate) hello_length: usize,
 }
 
 impl Client {
     pub(crate) fn prepare(alpn: &str, session: Option<&Session>, request: &[u8]) -> Self {
-        Self::calling("localhost", alpn, session, request)
+        Self::for_host("localhost", alpn, session, request)
     }
 
     /// A client that sends this server name (SNI); none for an address. Without a session that allows
     /// early data the request is not sent.
-    pub(crate) fn calling(
+    pub(crate) fn for_host(
         host: &str,
         alpn: &str,
         session: Option<&Session>,
@@ -203,20 +204,20 @@ impl Client {
         let offer = ConnectOptions { host: host.to_owned(), session: session.cloned(), early_data };
         let mut machine = connector.connection(&offer).unwrap();
         let progress = machine.handshake().unwrap();
-        let hello = machine.outgoing().len();
+        let hello_length = machine.outgoing().len();
         if early_data {
             assert_eq!(progress, Progress::Done(()), "the session allows early data");
-            let mut rest = request;
-            while !rest.is_empty() {
-                match machine.write(rest).unwrap() {
-                    Progress::Done(count) => rest = &rest[count..],
+            let mut unsent = request;
+            while !unsent.is_empty() {
+                match machine.write(unsent).unwrap() {
+                    Progress::Done(count) => unsent = &unsent[count..],
                     other => panic!("early data is too long: {other:?}"),
                 }
             }
         }
         let flight = machine.outgoing().to_vec();
         machine.sent(flight.len());
-        Self { machine, flight, hello }
+        Self { machine, flight, hello_length }
     }
 
     /// Sends the flight and completes the connection; returns all that was received.
@@ -305,8 +306,8 @@ impl Client {
     }
 }
 
-/// A request after a full handshake, from its first byte to the connection's end.
-pub(crate) async fn full(address: SocketAddr, request: &str) -> String {
+/// Sends a request after a full handshake. Returns all bytes up to the connection's end.
+pub(crate) async fn fetch(address: SocketAddr, request: &str) -> String {
     let mut client = Client::prepare("http/1.1", None, b"");
     let mut tcp = TcpStream::connect(address).await.unwrap();
     client.handshake(&mut tcp).await;
@@ -326,7 +327,7 @@ pub(crate) async fn replay(address: SocketAddr, flight: &[u8]) -> TcpStream {
 }
 
 /// A connection with TLS.
-pub(crate) async fn tls(address: SocketAddr, alpn: &str) -> TlsStream<TcpStream> {
+pub(crate) async fn connect_tls(address: SocketAddr, alpn: &str) -> TlsStream<TcpStream> {
     let config = ConnectorConfig {
         alpn: vec![alpn.as_bytes().to_vec()],
         ..ConnectorConfig::new(Trust::Anyone)
@@ -369,14 +370,17 @@ pub(crate) fn http2_request(stream: u8, method: &str, path: &str) -> Vec<u8> {
     frame
 }
 
-/// Ticket keys of the process, under which copies of a flight get as far as the strike register.
+/// Configures ticket keys of the process. With the default, punctured keys, a copy of a flight
+/// fails before it reaches the strike register.
 pub(crate) fn process_keys(config: &mut ServerConfig) {
     config.tickets.keys = KeySource::Process;
 }
 
-/// How nodes reach `store`. A claim may take a second, because these tests are not about slow
-/// machines.
-pub(crate) fn patient(store: &firstflight_testkit::StoreProcess) -> firstflight_store::StoreConfig {
+/// The settings of nodes that use `store`. A claim may take a second, so that a slow machine fails
+/// no test.
+pub(crate) fn store_config(
+    store: &firstflight_testkit::StoreProcess,
+) -> firstflight_store::StoreConfig {
     let url = firstflight_store::StoreUrl::parse(&store.url(), 6379).unwrap();
     let topology = firstflight_store::Topology::Single(url.address);
     let mut config = firstflight_store::StoreConfig::new(topology);

@@ -28,7 +28,7 @@ pub(crate) struct Quic {
     pub(crate) requests: SendRequest<OpenStreams, Bytes>,
     /// Ends when the connection does.
     pub(crate) driver: JoinHandle<h3::error::ConnectionError>,
-    /// The connection's own endpoint, if it has one.
+    /// Keeps the relay running, if the connection uses one.
     _relay: Option<UdpRelay>,
 }
 
@@ -89,7 +89,7 @@ impl Quic {
         Self::connect_with(address, "localhost", remembered, CipherPolicy::default()).await
     }
 
-    /// The same to a host of this name, or to an address, which is no server name (SNI).
+    /// Connects with this host as server name (SNI), or without one if it is an address.
     pub(crate) async fn connect_to(
         host: &str,
         address: SocketAddr,
@@ -98,7 +98,7 @@ impl Quic {
         Self::connect_with(address, host, remembered, CipherPolicy::default()).await
     }
 
-    /// The same with a ClientHello that fits into one datagram, without post-quantum keys.
+    /// Connects with a ClientHello that fits into one datagram: without post-quantum keys.
     pub(crate) async fn connect_small(address: SocketAddr, remembered: Remembered) -> Self {
         let groups = Some("X25519".to_owned());
         let ciphers = CipherPolicy { groups, ..Default::default() };
@@ -132,7 +132,7 @@ impl Quic {
         Self::refused_as("localhost", address, remembered, target).await
     }
 
-    /// The same, asking for this name (SNI).
+    /// Like [`refused`](Self::refused), with this server name (SNI).
     pub(crate) async fn refused_as(
         host: &str,
         address: SocketAddr,
@@ -142,7 +142,7 @@ impl Quic {
         Self::refused_over(UdpRelay::to(address).await, host, remembered, target).await
     }
 
-    /// The same over this relay.
+    /// Like [`refused_as`](Self::refused_as), over this relay.
     pub(crate) async fn refused_over(
         relay: UdpRelay,
         host: &str,
@@ -161,7 +161,7 @@ impl Quic {
         let (mut send, _recv) = connection.open_bi().await.unwrap();
         send.write_all(&head("GET", target)).await.unwrap();
         send.finish().unwrap();
-        relay.until_down(1200).await;
+        relay.wait_for_server_bytes(1200).await;
         relay.release_server_datagrams().await;
         assert!(!timeout(TEST_TIMEOUT, accepted).await.expect("the handshake ends"), "refused");
         let (driver, requests) = http(&connection).await;
@@ -190,7 +190,9 @@ impl Quic {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             let resumption = resumptions.pop();
-            let early_data = resumption.as_ref().is_some_and(|it| it.session.early_data_capable());
+            let early_data = resumption
+                .as_ref()
+                .is_some_and(|resumption| resumption.session.early_data_capable());
             Remembered { resumption, token: tokens.pop(), early_data }
         };
         timeout(TEST_TIMEOUT, waiting).await.expect("a ticket and a token come")
@@ -304,8 +306,8 @@ pub(crate) async fn first_visit(address: SocketAddr) -> Remembered {
 pub(crate) struct UdpRelay {
     pub(crate) address: SocketAddr,
     state: Arc<Mutex<State>>,
-    front: Arc<UdpSocket>,
-    back: Arc<UdpSocket>,
+    client_side: Arc<UdpSocket>,
+    server_side: Arc<UdpSocket>,
     tasks: [JoinHandle<()>; 2],
 }
 
@@ -321,30 +323,35 @@ struct State {
     /// How long the client's datagrams after the next one are delayed.
     client_delay: Option<Duration>,
     /// The delayed datagrams of the server.
-    kept: Vec<Vec<u8>>,
+    held: Vec<Vec<u8>>,
     client: Option<SocketAddr>,
 }
 
 impl UdpRelay {
     pub(crate) async fn to(server: SocketAddr) -> Self {
-        let front = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap());
-        let back = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap());
-        back.connect(server).await.unwrap();
-        let address = front.local_addr().unwrap();
+        let client_side = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap());
+        let server_side = Arc::new(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap());
+        server_side.connect(server).await.unwrap();
+        let address = client_side.local_addr().unwrap();
         let state = Arc::new(Mutex::new(State::default()));
         let up = {
-            let (front, back, state) = (front.clone(), back.clone(), state.clone());
+            let (client_side, server_side, state) =
+                (client_side.clone(), server_side.clone(), state.clone());
             tokio::spawn(async move {
                 let mut buffer = vec![0; 65_536];
-                while let Ok((count, from)) = front.recv_from(&mut buffer).await {
+                while let Ok((count, from)) = client_side.recv_from(&mut buffer).await {
                     let (drops, pause) = {
                         let mut state = state.lock().unwrap();
-                        state.client = Some(from);
+                        // A server of another test may still send to the client of an earlier relay
+                        // that had this port.
+                        if *state.client.get_or_insert(from) != from {
+                            continue;
+                        }
                         state.up.push(buffer[..count].to_vec());
                         (state.drops_client_datagrams, state.client_delay.take())
                     };
                     if !drops {
-                        let _ = back.send(&buffer[..count]).await;
+                        let _ = server_side.send(&buffer[..count]).await;
                     }
                     if let Some(pause) = pause {
                         tokio::time::sleep(pause).await;
@@ -353,27 +360,28 @@ impl UdpRelay {
             })
         };
         let down = {
-            let (front, back, state) = (front.clone(), back.clone(), state.clone());
+            let (client_side, server_side, state) =
+                (client_side.clone(), server_side.clone(), state.clone());
             tokio::spawn(async move {
                 let mut buffer = vec![0; 65_536];
                 loop {
                     // An error reports an ICMP message for an earlier datagram.
-                    let Ok(count) = back.recv(&mut buffer).await else { continue };
+                    let Ok(count) = server_side.recv(&mut buffer).await else { continue };
                     let (hold, to) = {
                         let mut state = state.lock().unwrap();
                         state.down.push(buffer[..count].to_vec());
                         if state.holds_server_datagrams {
-                            state.kept.push(buffer[..count].to_vec());
+                            state.held.push(buffer[..count].to_vec());
                         }
                         (state.holds_server_datagrams, state.client)
                     };
                     if let (false, Some(to)) = (hold, to) {
-                        let _ = front.send_to(&buffer[..count], to).await;
+                        let _ = client_side.send_to(&buffer[..count], to).await;
                     }
                 }
             })
         };
-        Self { address, state, front, back, tasks: [up, down] }
+        Self { address, state, client_side, server_side, tasks: [up, down] }
     }
 
     /// Delays the server's datagrams from now on.
@@ -393,41 +401,41 @@ impl UdpRelay {
 
     /// Delivers the delayed datagrams of the server, and later ones.
     pub(crate) async fn release_server_datagrams(&self) {
-        let (kept, client) = {
+        let (held, client) = {
             let mut state = self.state.lock().unwrap();
             state.holds_server_datagrams = false;
-            (std::mem::take(&mut state.kept), state.client.unwrap())
+            (std::mem::take(&mut state.held), state.client.unwrap())
         };
-        for datagram in kept {
-            self.front.send_to(&datagram, client).await.unwrap();
+        for datagram in held {
+            self.client_side.send_to(&datagram, client).await.unwrap();
         }
     }
 
-    /// Drops the delayed datagrams, and delivers later ones.
-    pub(crate) fn drop_delayed(&self) {
+    /// Drops the delayed datagrams of the server, and delivers later ones.
+    pub(crate) fn drop_held_server_datagrams(&self) {
         let mut state = self.state.lock().unwrap();
-        state.kept.clear();
+        state.held.clear();
         state.holds_server_datagrams = false;
     }
 
     /// Waits until the server has sent this many bytes.
-    pub(crate) async fn until_down(&self, bytes: usize) {
+    pub(crate) async fn wait_for_server_bytes(&self, bytes: usize) {
         let waiting = async {
-            while self.down().iter().map(Vec::len).sum::<usize>() < bytes {
+            while self.server_datagrams().iter().map(Vec::len).sum::<usize>() < bytes {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        timeout(TEST_TIMEOUT, waiting).await.expect("the server sends so much");
+        timeout(TEST_TIMEOUT, waiting).await.expect("the server sends this many bytes");
     }
 
     /// Delivers the client's datagrams from the `sent`th on, which are dropped otherwise, until the
     /// server has sent this many further bytes.
     pub(crate) async fn inject_until_response(&self, mut sent: usize, bytes: usize) {
-        let count = || self.down().iter().map(Vec::len).sum::<usize>();
+        let count = || self.server_datagrams().iter().map(Vec::len).sum::<usize>();
         let end = count() + bytes;
         let injecting = async {
             while count() < end {
-                for datagram in &self.up()[sent..] {
+                for datagram in &self.client_datagrams()[sent..] {
                     self.inject(datagram).await;
                     sent += 1;
                 }
@@ -438,38 +446,41 @@ impl UdpRelay {
     }
 
     /// The datagrams that the client has sent.
-    pub(crate) fn up(&self) -> Vec<Vec<u8>> {
+    pub(crate) fn client_datagrams(&self) -> Vec<Vec<u8>> {
         self.state.lock().unwrap().up.clone()
     }
 
     /// The datagrams that the server has sent.
-    pub(crate) fn down(&self) -> Vec<Vec<u8>> {
+    pub(crate) fn server_datagrams(&self) -> Vec<Vec<u8>> {
         self.state.lock().unwrap().down.clone()
     }
 
-    /// The server's datagrams of a short while; none may mean that it is slow.
-    pub(crate) async fn down_within_moments(&self) -> Vec<Vec<u8>> {
+    /// The server's datagrams after a short pause. None may mean that the server is slow.
+    pub(crate) async fn server_datagrams_after_pause(&self) -> Vec<Vec<u8>> {
         tokio::time::sleep(Duration::from_millis(50)).await;
-        self.down()
+        self.server_datagrams()
     }
 
-    /// Sends datagrams to the server in the client's place.
+    /// Sends a datagram to the server in place of the client.
     pub(crate) async fn inject(&self, datagram: &[u8]) {
-        self.back.send(datagram).await.unwrap();
+        self.server_side.send(datagram).await.unwrap();
     }
 
-    /// The same with several of one length, which the kernel carries as one (GSO) and, over
-    /// loopback, hands to the server so.
-    pub(crate) fn inject_joined(&self, datagrams: &[Vec<u8>]) {
-        let socket = UdpSockRef::from(&*self.back);
-        let joined = Transmit {
-            destination: self.back.peer_addr().unwrap(),
+    /// Sends datagrams of one length as a batch (GSO), which the server receives merged over
+    /// loopback.
+    pub(crate) fn inject_merged(&self, datagrams: &[Vec<u8>]) {
+        let socket = UdpSockRef::from(&*self.server_side);
+        let batch = Transmit {
+            destination: self.server_side.peer_addr().unwrap(),
             ecn: None,
             contents: &datagrams.concat(),
             segment_size: Some(datagrams[0].len()),
             src_ip: None,
         };
-        UdpSocketState::new(socket).unwrap().send(UdpSockRef::from(&*self.back), &joined).unwrap();
+        UdpSocketState::new(socket)
+            .unwrap()
+            .send(UdpSockRef::from(&*self.server_side), &batch)
+            .unwrap();
     }
 }
 

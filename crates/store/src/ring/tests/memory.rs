@@ -7,11 +7,11 @@ use std::time::Duration;
 use super::super::Records;
 use crate::StoreError;
 
-/// A node's way to the store. Clones of one lead to the same store.
+/// A node's access to a store in memory. Clones share the store and its failures.
 #[derive(Debug, Clone)]
 pub(super) struct Memory {
     contents: Arc<Mutex<Contents>>,
-    /// How many calls go well before one does not, and whether that one takes effect.
+    /// How many calls succeed before all fail, and whether failed calls take effect.
     failure: Arc<Mutex<Option<(u32, bool)>>>,
 }
 
@@ -20,11 +20,11 @@ pub(super) struct Contents {
     /// The store's clock, in seconds.
     pub(super) now: u64,
     pub(super) down: bool,
-    /// With the time when each is dropped.
+    /// Values with the time at which they expire.
     pub(super) records: BTreeMap<String, (Vec<u8>, u64)>,
     pub(super) sets: BTreeMap<String, BTreeSet<String>>,
     /// Decides how calls of several nodes are interleaved.
-    pub(super) dice: Dice,
+    pub(super) rng: SeededRng,
 }
 
 impl Memory {
@@ -32,8 +32,8 @@ impl Memory {
         Self { contents: Arc::default(), failure: Arc::default() }
     }
 
-    /// Another node's way to the same store.
-    pub(super) fn another(&self) -> Self {
+    /// Another node's access to the same store.
+    pub(super) fn for_other_node(&self) -> Self {
         Self { contents: self.contents.clone(), failure: Arc::default() }
     }
 
@@ -41,23 +41,23 @@ impl Memory {
         self.contents.lock().unwrap()
     }
 
-    /// What the next refresh meets.
+    /// Sets how the next calls fail.
     pub(super) fn fail(&self, failure: Option<(u32, bool)>) {
         *self.failure.lock().unwrap() = failure;
     }
 
     async fn call<T>(&self, act: impl FnOnce(&mut Contents) -> T) -> Result<T, StoreError> {
-        let pauses = self.contents().dice.up_to(3);
+        let pauses = self.contents().rng.up_to(3);
         for _ in 0..pauses {
             tokio::task::yield_now().await;
         }
-        let absent = || StoreError::Absent("told to".to_owned());
+        let absent = || StoreError::Absent("simulated failure".to_owned());
         let mut contents = self.contents();
         let mut failure = self.failure.lock().unwrap();
         let fails = match &mut *failure {
             Some((0, takes_effect)) => Some(*takes_effect),
-            Some((left, _)) => {
-                *left -= 1;
+            Some((remaining, _)) => {
+                *remaining -= 1;
                 None
             }
             None => None,
@@ -66,8 +66,8 @@ impl Memory {
             return Err(absent());
         }
         contents.drop_expired();
-        let done = act(&mut contents);
-        if fails.is_some() { Err(absent()) } else { Ok(done) }
+        let result = act(&mut contents);
+        if fails.is_some() { Err(absent()) } else { Ok(result) }
     }
 }
 
@@ -131,11 +131,11 @@ impl Records for Memory {
     }
 }
 
-/// Random numbers that come again with the same seed (SplitMix64).
+/// Random numbers that depend only on the seed (SplitMix64).
 #[derive(Debug, Default)]
-pub(super) struct Dice(pub(super) u64);
+pub(super) struct SeededRng(pub(super) u64);
 
-impl Dice {
+impl SeededRng {
     /// A number from 0 to `max`.
     pub(super) fn up_to(&mut self, max: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -15,8 +15,8 @@ use memory::Memory;
 
 /// A period's start.
 const START: UnixTime = UnixTime(1_790_000_040);
-const ONE: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
-const TWO: &str = "2222222222abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+const FIRST_KEK: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+const SECOND_KEK: &str = "2222222222abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 fn schedule() -> Schedule {
     Schedule::new(Duration::from_secs(60), Duration::from_secs(90)).expect("a schedule")
@@ -36,7 +36,7 @@ fn keys(text: &str) -> TempDir {
 
 fn ring_on(memory: &Memory, keys: &TempDir) -> SharedRing<Memory> {
     let keys = KeyEncryption::open(keys.path().join("kek")).expect("keys");
-    SharedRing::new(memory.another(), keys, schedule())
+    SharedRing::new(memory.for_other_node(), keys, schedule())
 }
 
 fn at(seconds: u64) -> UnixTime {
@@ -48,37 +48,40 @@ fn run<T>(test: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn two_nodes_have_one_ring() {
+fn two_nodes_share_one_ring() {
     run(async {
-        let (memory, keys) = (Memory::new(), keys(ONE));
-        let (one, other) = (ring_on(&memory, &keys), ring_on(&memory, &keys));
+        let (memory, keys) = (Memory::new(), keys(FIRST_KEK));
+        let (node, other) = (ring_on(&memory, &keys), ring_on(&memory, &keys));
         assert!(matches!(other.read(START).await, Err(SharedRingError::Empty)));
-        let ring = one.refresh(START).await.expect("a ring");
+        let ring = node.refresh(START).await.expect("a ring");
         assert_eq!(ring.keys().len(), 2);
         assert_eq!(other.read(START).await.expect("a ring"), ring);
         assert_eq!(other.refresh(START).await.expect("a ring"), ring);
-        assert_eq!(memory.contents().records.len(), 2, "nothing else was offered");
+        assert_eq!(memory.contents().records.len(), 2, "no further key was offered");
         let later = other.refresh(at(60)).await.expect("a ring");
         assert_eq!(later.keys().len(), 3);
-        assert_eq!(one.refresh(at(60)).await.expect("a ring"), later);
+        assert_eq!(node.refresh(at(60)).await.expect("a ring"), later);
     });
 }
 
 #[test]
-fn a_rotation_is_everywhere_before_it_is_used() {
+fn a_rotated_key_reaches_all_nodes_before_it_is_used() {
     run(async {
-        let (memory, keys) = (Memory::new(), keys(ONE));
-        let (one, other) = (ring_on(&memory, &keys), ring_on(&memory, &keys));
-        let before = one.refresh(START).await.expect("a ring");
+        let (memory, keys) = (Memory::new(), keys(FIRST_KEK));
+        let (node, other) = (ring_on(&memory, &keys), ring_on(&memory, &keys));
+        let before = node.refresh(START).await.expect("a ring");
         other.refresh(at(29)).await.expect("a ring");
-        let rotated = one.rotate(at(30)).await.expect("a ring");
+        let rotated = node.rotate(at(30)).await.expect("a ring");
         assert_eq!(other.refresh(at(31)).await.expect("a ring"), rotated);
-        // Who has taken the ring of before has neither this nor the next.
-        let taken = |key: &DatedKey| before.keys().contains(key);
-        assert_eq!(rotated.keys().iter().map(taken).collect::<Vec<_>>(), [true, false, false]);
+        // The previous ring contains neither of the two new keys.
+        let was_in_ring = |key: &DatedKey| before.keys().contains(key);
+        assert_eq!(
+            rotated.keys().iter().map(was_in_ring).collect::<Vec<_>>(),
+            [true, false, false]
+        );
         assert_eq!(memory.contents().sets[LIST].len(), 3);
-        // Shortly before the next period there is no time left for that, and no need.
-        let late = one.rotate(at(50)).await.expect("a ring");
+        // Shortly before the next period, that period's key is no longer replaced.
+        let late = node.rotate(at(50)).await.expect("a ring");
         assert_eq!(late.keys()[..3], rotated.keys()[..]);
         assert_eq!(late.keys().len(), 4);
         assert_eq!(other.refresh(at(51)).await.expect("a ring"), late);
@@ -90,12 +93,12 @@ fn a_rotation_is_everywhere_before_it_is_used() {
 #[test]
 fn a_store_that_comes_back_empty_gets_the_same_keys_again() {
     run(async {
-        let (memory, keys) = (Memory::new(), keys(ONE));
-        let (one, other) = (ring_on(&memory, &keys), ring_on(&memory, &keys));
-        let ring = one.refresh(START).await.expect("a ring");
+        let (memory, keys) = (Memory::new(), keys(FIRST_KEK));
+        let (node, other) = (ring_on(&memory, &keys), ring_on(&memory, &keys));
+        let ring = node.refresh(START).await.expect("a ring");
         other.refresh(START).await.expect("a ring");
         memory.contents().down = true;
-        assert!(matches!(one.refresh(at(1)).await, Err(SharedRingError::Store(_))));
+        assert!(matches!(node.refresh(at(1)).await, Err(SharedRingError::Store(_))));
         memory.contents().down = false;
         memory.contents().flush();
         assert_eq!(other.refresh(at(2)).await.expect("a ring"), ring);
@@ -104,57 +107,57 @@ fn a_store_that_comes_back_empty_gets_the_same_keys_again() {
 }
 
 #[test]
-fn whoever_is_first_in_an_empty_store_draws_the_key_for_all() {
+fn the_first_node_in_an_empty_store_generates_the_keys_for_all() {
     run(async {
-        let (memory, keys) = (Memory::new(), keys(ONE));
-        let one = ring_on(&memory, &keys);
-        let before = one.refresh(START).await.expect("a ring");
+        let (memory, keys) = (Memory::new(), keys(FIRST_KEK));
+        let node = ring_on(&memory, &keys);
+        let before = node.refresh(START).await.expect("a ring");
         memory.contents().flush();
         let other = ring_on(&memory, &keys).refresh(at(5)).await.expect("a ring");
         assert_ne!(other, before);
-        assert_eq!(one.refresh(at(6)).await.expect("a ring"), other);
+        assert_eq!(node.refresh(at(6)).await.expect("a ring"), other);
     });
 }
 
 #[test]
-fn records_live_until_their_last_ticket_is_dead() {
+fn records_live_until_their_last_ticket_has_expired() {
     run(async {
-        let (memory, keys) = (Memory::new(), keys(ONE));
-        let one = ring_on(&memory, &keys);
+        let (memory, keys) = (Memory::new(), keys(FIRST_KEK));
+        let node = ring_on(&memory, &keys);
         memory.contents().now = START.0;
         for second in 0..1000 {
             memory.contents().now = START.0 + second;
-            one.refresh(at(second)).await.expect("a ring");
+            node.refresh(at(second)).await.expect("a ring");
         }
-        // From the slot at 600, whose record goes at 600 + 60 + 90 + 300, to the next period's.
-        // A line may be left for a minute.
+        // From the slot at 600, whose record expires at 600 + 60 + 90 + 300, to the next period's.
+        // A line may outlive its record by a minute.
         let (listed, records) = {
             let contents = memory.contents();
             (contents.sets[LIST].len(), contents.records.len())
         };
         assert!(records == 8 && (8..=9).contains(&listed), "{records} {listed}");
-        assert_eq!(one.read(at(1000)).await.expect("a ring").keys().len(), 3);
+        assert_eq!(node.read(at(1000)).await.expect("a ring").keys().len(), 3);
     });
 }
 
 #[test]
-fn records_are_sealed_anew_when_the_key_encryption_key_is_replaced() {
+fn records_are_resealed_when_the_key_encryption_key_is_replaced() {
     run(async {
-        let (memory, old, new) = (Memory::new(), keys(ONE), keys(TWO));
-        let one = ring_on(&memory, &old);
-        let ring = one.refresh(START).await.expect("a ring");
+        let (memory, old, new) = (Memory::new(), keys(FIRST_KEK), keys(SECOND_KEK));
+        let node = ring_on(&memory, &old);
+        let ring = node.refresh(START).await.expect("a ring");
         let late = ring_on(&memory, &new);
         let error = late.refresh(START).await.expect_err("sealed under another").to_string();
         assert!(error.contains("is sealed under the key-encryption key with id"), "{error}");
         assert!(error.contains(&new.path().display().to_string()), "{error}");
         assert_eq!(late.take_warnings().len(), 2, "one for each record");
         assert!(late.refresh(at(61)).await.is_err());
-        assert_eq!(late.take_warnings().len(), 0, "told already");
-        assert_eq!(memory.contents().records.len(), 2, "nothing that the others could not read");
-        // The file is replaced where the ring is known.
-        put_keys(&old.path().join("kek"), TWO);
-        one.refresh_key_encryption(at(62));
-        let later = one.refresh(at(62)).await.expect("a ring");
+        assert_eq!(late.take_warnings().len(), 0, "returned already");
+        assert_eq!(memory.contents().records.len(), 2, "no record that other nodes cannot read");
+        // The file is replaced on the node that has the ring.
+        put_keys(&old.path().join("kek"), SECOND_KEK);
+        node.refresh_key_encryption(at(62));
+        let later = node.refresh(at(62)).await.expect("a ring");
         assert_eq!(later.keys()[..2], ring.keys()[..]);
         assert_eq!(ring_on(&memory, &new).refresh(at(63)).await.expect("a ring"), later);
         assert!(late.refresh(at(121)).await.expect("a ring").keys().len() >= 3);
@@ -162,33 +165,36 @@ fn records_are_sealed_anew_when_the_key_encryption_key_is_replaced() {
 }
 
 #[test]
-fn a_record_that_could_not_be_sealed_anew_is_tried_again() {
+fn a_failed_reseal_is_retried() {
     run(async {
-        let (memory, old, new) = (Memory::new(), keys(ONE), keys(TWO));
-        let one = ring_on(&memory, &old);
-        let ring = one.refresh(START).await.expect("a ring");
-        put_keys(&old.path().join("kek"), &format!("{TWO}\n{ONE}"));
-        one.refresh_key_encryption(at(1));
-        // The list and a record are read, and the store fails before it is written.
-        one.store().fail(Some((2, false)));
-        assert!(matches!(one.refresh(at(1)).await, Err(SharedRingError::Store(_))));
-        one.store().fail(None);
-        one.refresh(at(2)).await.expect("a ring");
+        let (memory, old, new) = (Memory::new(), keys(FIRST_KEK), keys(SECOND_KEK));
+        let node = ring_on(&memory, &old);
+        let ring = node.refresh(START).await.expect("a ring");
+        put_keys(&old.path().join("kek"), &format!("{SECOND_KEK}\n{FIRST_KEK}"));
+        node.refresh_key_encryption(at(1));
+        // The list and a record are read, and the store fails before the record is written.
+        node.store().fail(Some((2, false)));
+        assert!(matches!(node.refresh(at(1)).await, Err(SharedRingError::Store(_))));
+        node.store().fail(None);
+        node.refresh(at(2)).await.expect("a ring");
         assert_eq!(ring_on(&memory, &new).read(at(3)).await.expect("a ring"), ring);
     });
 }
 
 #[test]
-fn two_orders_of_the_same_keys_do_not_seal_for_ever() {
+fn nodes_with_different_key_orders_stop_resealing() {
     run(async {
-        let (memory, ab, ba) =
-            (Memory::new(), keys(&format!("{ONE}\n{TWO}")), keys(&format!("{TWO}\n{ONE}")));
-        let (one, other) = (ring_on(&memory, &ab), ring_on(&memory, &ba));
+        let (memory, ab, ba) = (
+            Memory::new(),
+            keys(&format!("{FIRST_KEK}\n{SECOND_KEK}")),
+            keys(&format!("{SECOND_KEK}\n{FIRST_KEK}")),
+        );
+        let (node, other) = (ring_on(&memory, &ab), ring_on(&memory, &ba));
         let mut last = Vec::new();
         for minute in 0..5 {
             let now = UnixTime(START.0 + 61 * minute % 60);
-            one.state().keys.reread_all();
-            one.refresh(now).await.expect("a ring");
+            node.state().keys.reread_all();
+            node.refresh(now).await.expect("a ring");
             other.state().keys.reread_all();
             other.refresh(now).await.expect("a ring");
             let records = memory.contents().records.clone();
@@ -199,9 +205,9 @@ fn two_orders_of_the_same_keys_do_not_seal_for_ever() {
 }
 
 #[test]
-fn records_that_were_changed_or_swapped_are_passed_over_and_told() {
+fn swapped_records_are_skipped_and_reported() {
     run(async {
-        let (memory, keys) = (Memory::new(), keys(ONE));
+        let (memory, keys) = (Memory::new(), keys(FIRST_KEK));
         let ring = ring_on(&memory, &keys).refresh(START).await.expect("a ring");
         {
             let mut contents = memory.contents();
@@ -210,43 +216,42 @@ fn records_that_were_changed_or_swapped_are_passed_over_and_told() {
             contents.records.insert(next, swapped);
         }
         let late = ring_on(&memory, &keys);
-        let left = late.refresh(START).await.expect("a ring");
-        assert_eq!(left.keys(), &ring.keys()[..1]);
-        let take_warnings = late.take_warnings();
-        let Some(SharedRingError::Record(RecordError::Sealed { slot, why })) =
-            take_warnings.first()
+        let readable = late.refresh(START).await.expect("a ring");
+        assert_eq!(readable.keys(), &ring.keys()[..1]);
+        let warnings = late.take_warnings();
+        let Some(SharedRingError::Record(RecordError::Sealed { slot, why })) = warnings.first()
         else {
-            panic!("{take_warnings:?}");
+            panic!("{warnings:?}");
         };
         assert_eq!((*slot, why), (Slot(START.0 + 60), &UnsealError::Forged));
-        // A later period's key is drawn all the same.
+        // A later period still gets a key.
         let later = late.refresh(at(60)).await.expect("a ring");
         assert_eq!(later.keys().len(), 2);
     });
 }
 
 #[test]
-fn a_list_with_foreign_lines_and_lines_without_a_record_is_tidied() {
+fn invalid_lines_and_lines_without_a_record_are_removed_from_the_list() {
     run(async {
-        let (memory, keys) = (Memory::new(), keys(ONE));
-        let one = ring_on(&memory, &keys);
-        one.refresh(START).await.expect("a ring");
+        let (memory, keys) = (Memory::new(), keys(FIRST_KEK));
+        let node = ring_on(&memory, &keys);
+        node.refresh(START).await.expect("a ring");
         let good = memory.contents().sets[LIST].clone();
         let gone = KeyEntry { slot: Slot(5), name: [5; 16] };
         let wrong_name = KeyEntry { slot: Slot(START.0), name: [5; 16] };
         for line in ["garbage".to_owned(), gone.to_string(), wrong_name.to_string()] {
             memory.contents().sets.get_mut(LIST).unwrap().insert(line);
         }
-        one.refresh(at(1)).await.expect("a ring");
+        node.refresh(at(1)).await.expect("a ring");
         assert_eq!(memory.contents().sets[LIST], good);
     });
 }
 
 #[test]
-fn nodes_tell_of_themselves_and_are_forgotten() {
+fn nodes_publish_their_status_until_it_expires() {
     run(async {
-        let (memory, keys) = (Memory::new(), keys(ONE));
-        let one = ring_on(&memory, &keys);
+        let (memory, keys) = (Memory::new(), keys(FIRST_KEK));
+        let node = ring_on(&memory, &keys);
         let status = |node: &str| NodeStatus {
             node: node.to_owned(),
             zone: Some("eu-west".to_owned()),
@@ -261,14 +266,14 @@ fn nodes_tell_of_themselves_and_are_forgotten() {
             }],
             seen_at: START.0,
         };
-        one.publish_status(&status("b")).await.expect("told");
+        node.publish_status(&status("b")).await.expect("published");
         memory.contents().now = 29;
-        one.publish_status(&status("a")).await.expect("told");
-        assert_eq!(one.nodes().await.expect("nodes"), [status("a"), status("b")]);
+        node.publish_status(&status("a")).await.expect("published");
+        assert_eq!(node.nodes().await.expect("nodes"), [status("a"), status("b")]);
         memory.contents().now = 30;
-        assert_eq!(one.nodes().await.expect("nodes"), [status("a")]);
+        assert_eq!(node.nodes().await.expect("nodes"), [status("a")]);
         assert_eq!(memory.contents().sets["nodes"].len(), 1);
         memory.contents().records.get_mut("node:a").unwrap().0 = b"{}".to_vec();
-        assert_eq!(one.nodes().await.expect("nodes"), []);
+        assert_eq!(node.nodes().await.expect("nodes"), []);
     });
 }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use firstflight_tickets::{Opened, TicketKeys};
 use proptest::prelude::*;
 
-use super::memory::{Dice, Memory};
+use super::memory::{Memory, SeededRng};
 use super::*;
 
+/// Lifetime of tickets in seconds, as in `schedule()`.
 const LIFETIME: u64 = 90;
 
-/// As far as a clock may be from the store's.
-const CLOCK: u64 = 5;
+/// Maximum difference in seconds between a node's clock and the store's.
+const MAX_CLOCK_OFFSET: u64 = 5;
 
 #[derive(Debug, Clone)]
 enum Event {
@@ -19,8 +20,8 @@ enum Event {
     Rotate(usize),
     /// A node starts again.
     Restart(usize),
-    /// The store is away for some seconds.
-    Away(u64),
+    /// The store is unreachable for this many seconds.
+    Outage(u64),
     /// The store comes back empty.
     Flush,
 }
@@ -29,7 +30,7 @@ fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         2 => (0..NODES).prop_map(Event::Rotate),
         2 => (0..NODES).prop_map(Event::Restart),
-        2 => (1u64..200).prop_map(Event::Away),
+        2 => (1u64..200).prop_map(Event::Outage),
         1 => Just(Event::Flush),
     ]
 }
@@ -37,9 +38,11 @@ fn event() -> impl Strategy<Value = Event> {
 struct Node {
     memory: Memory,
     ring: Arc<SharedRing<Memory>>,
-    /// `None`: no ring has come from the store yet.
+    /// `None` until the store has delivered a ring.
     keys: Option<TicketKeys>,
+    /// Difference to the store's clock, in seconds.
     clock: i64,
+    /// Failed refreshes in a row.
     failures: u32,
 }
 
@@ -48,23 +51,28 @@ struct World {
     file: TempDir,
     nodes: Vec<Node>,
     now: u64,
-    dice: Dice,
+    rng: SeededRng,
 }
 
-/// Two calls of a node in a row may fail, the third does not; and one second more, because nodes
-/// call in any order.
-const TEST_TIMEOUT: u64 = 5;
+/// Seconds until all nodes have read what one has written: two refreshes of a node in a row may
+/// fail, and nodes refresh in any order.
+const SETTLE_SECONDS: u64 = 5;
 
-/// Ticket, when it was sealed by the sealer's clock, and at which true second.
+/// A ticket, the time of its sealing by the sealer's clock, and the true time.
 type Issued = (Vec<u8>, UnixTime, u64);
 
 impl World {
     fn new(seed: u64, clocks: &[i64]) -> Self {
         let memory = Memory::new();
-        memory.contents().dice = Dice(seed);
-        let file = keys(ONE);
-        let mut world =
-            Self { memory, file, nodes: Vec::new(), now: START.0 + seed % 60, dice: Dice(!seed) };
+        memory.contents().rng = SeededRng(seed);
+        let file = keys(FIRST_KEK);
+        let mut world = Self {
+            memory,
+            file,
+            nodes: Vec::new(),
+            now: START.0 + seed % 60,
+            rng: SeededRng(!seed),
+        };
         world.nodes = clocks.iter().map(|clock| world.node(*clock)).collect();
         world
     }
@@ -75,14 +83,14 @@ impl World {
     }
 
     /// One true second: every node refreshes once, their calls in any order. A node's call may
-    /// fail, with or without effect, but not in three seconds on end.
-    async fn second(&mut self) {
+    /// fail, with or without effect, but not three times in a row.
+    async fn advance_one_second(&mut self) {
         self.now += 1;
         self.memory.contents().now = self.now;
         let mut tasks = Vec::new();
         for node in &mut self.nodes {
-            let fails = node.failures < 2 && self.dice.up_to(4) == 0;
-            node.memory.fail(fails.then(|| (self.dice.up_to(8) as u32, self.dice.up_to(1) == 0)));
+            let fails = node.failures < 2 && self.rng.up_to(4) == 0;
+            node.memory.fail(fails.then(|| (self.rng.up_to(8) as u32, self.rng.up_to(1) == 0)));
             let (ring, now) = (node.ring.clone(), node.time(self.now));
             tasks.push(tokio::spawn(async move { ring.refresh(now).await }));
         }
@@ -101,7 +109,7 @@ impl World {
         }
     }
 
-    async fn add_master(&mut self, event: &Event) {
+    async fn apply(&mut self, event: &Event) {
         match *event {
             Event::Rotate(at) => {
                 let node = &self.nodes[at];
@@ -109,15 +117,15 @@ impl World {
                 let _ = node.ring.rotate(node.time(self.now)).await;
             }
             Event::Restart(at) => self.nodes[at] = self.node(self.nodes[at].clock),
-            Event::Away(_) => self.memory.contents().down = true,
+            Event::Outage(_) => self.memory.contents().down = true,
             Event::Flush => self.memory.contents().flush(),
         }
     }
 
-    /// Whether a node may have drawn the next period's key and another not have read it yet.
-    fn a_key_is_on_its_way(&self) -> bool {
+    /// Whether a node may have generated the next period's key before all others have read it.
+    fn key_is_propagating(&self) -> bool {
         let first = self.nodes.iter().map(|node| node.time(self.now).0).max();
-        first.is_some_and(|first| first % schedule().rotation().as_secs() < TEST_TIMEOUT)
+        first.is_some_and(|first| first % schedule().rotation().as_secs() < SETTLE_SECONDS)
     }
 
     fn issue(&self) -> Vec<Issued> {
@@ -165,49 +173,49 @@ impl Node {
 const NODES: usize = 3;
 
 fn clocks() -> impl Strategy<Value = Vec<i64>> {
-    let off = CLOCK as i64;
-    prop::collection::vec(-off..=off, NODES)
+    let max = MAX_CLOCK_OFFSET as i64;
+    prop::collection::vec(-max..=max, NODES)
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 10, ..ProptestConfig::default() })]
 
-    /// In every case, except when a store and a node lose data at once, or a store fails
-    /// away in the seconds in which a period starts, for all of that period: what one node seals,
-    /// every other opens, at once and for the ticket's whole life.
+    /// Every node opens the tickets of every other, at once and for their whole lifetime. Not
+    /// covered: a store that loses data together with a node, and an outage that starts before all
+    /// nodes have read a new period's key.
     #[test]
-    fn what_one_seals_all_open(
+    fn every_node_opens_the_tickets_of_all(
         seed: u64,
         clocks in clocks(),
         events in prop::collection::vec((0u64..90, event()), 0..6),
     ) {
         run(async {
             let mut world = World::new(seed, &clocks);
-            // The first second of a cluster: all have to have come once.
+            // The cluster starts when every node has a ring.
             while world.nodes.iter().any(|node| node.keys.is_none()) {
-                world.second().await;
+                world.advance_one_second().await;
             }
             for _ in 0..3 {
-                world.second().await;
+                world.advance_one_second().await;
             }
             let mut issued: Vec<Issued> = Vec::new();
             for (pause, event) in events.iter().chain([&(100, Event::Rotate(0))]) {
-                while matches!(event, Event::Away(_)) && world.a_key_is_on_its_way() {
-                    world.second().await;
+                while matches!(event, Event::Outage(_)) && world.key_is_propagating() {
+                    world.advance_one_second().await;
                 }
-                world.add_master(event).await;
-                let away = if let Event::Away(seconds) = event { *seconds } else { 0 };
-                // A store that has forgotten must have been told by one who has not, and a key that
-                // one node has put there must have been read by all, each of which may fail twice.
-                let pause = TEST_TIMEOUT + pause;
-                for second in 0..away + pause {
-                    if second == away {
+                world.apply(event).await;
+                let outage = if let Event::Outage(seconds) = event { *seconds } else { 0 };
+                // Before the next event, a node has to restore the keys of an emptied store, and
+                // all have to read a new key. Each may fail twice.
+                let pause = SETTLE_SECONDS + pause;
+                for second in 0..outage + pause {
+                    if second == outage {
                         world.memory.contents().down = false;
                     }
-                    world.second().await;
-                    issued.retain(|(_, _, at)| at + LIFETIME + 2 * CLOCK > world.now);
-                    // Some tickets, so that the test does not take minutes: those of this second,
-                    // and for their whole life those of every seventh.
+                    world.advance_one_second().await;
+                    issued.retain(|(_, _, at)| at + LIFETIME + 2 * MAX_CLOCK_OFFSET > world.now);
+                    // Check the tickets of this second, and for their whole lifetime only those of
+                    // every seventh second, so that the test does not take minutes.
                     let new = world.issue();
                     world.check(&new)?;
                     if world.now.is_multiple_of(7) {
@@ -222,9 +230,9 @@ proptest! {
         })?;
     }
 
-    /// Soon after any event, all nodes seal under one key.
+    /// Soon after any events, all nodes seal under one key.
     #[test]
-    fn all_agree_in_the_end(
+    fn all_nodes_agree_on_a_sealing_key_after_any_events(
         seed: u64,
         clocks in clocks(),
         events in prop::collection::vec((0u64..3, event()), 0..8),
@@ -232,24 +240,25 @@ proptest! {
         run(async {
             let mut world = World::new(seed, &clocks);
             for (pause, event) in &events {
-                world.add_master(event).await;
+                world.apply(event).await;
                 for _ in 0..*pause {
-                    world.second().await;
+                    world.advance_one_second().await;
                 }
                 world.memory.contents().down = false;
             }
-            // A record that was lost without its line is missed within a minute.
-            let mut same = 0;
+            // A lost record whose line remains is noticed within a minute.
+            let mut agreeing_seconds = 0;
             for _ in 0..90 {
-                world.second().await;
+                world.advance_one_second().await;
                 let all = world.nodes.iter().all(|node| node.keys.is_some());
-                same = if all && world.sealing_keys().len() == 1 { same + 1 } else { 0 };
-                // Clocks differ: at a change of keys two are in use.
-                if same > 2 * CLOCK {
+                let agree = all && world.sealing_keys().len() == 1;
+                agreeing_seconds = if agree { agreeing_seconds + 1 } else { 0 };
+                // Clocks differ, so two keys are in use around each change.
+                if agreeing_seconds > 2 * MAX_CLOCK_OFFSET {
                     return Ok(());
                 }
             }
-            Err(TestCaseError::fail("they never agreed"))
+            Err(TestCaseError::fail("the nodes never agreed on a key"))
         })?;
     }
 }

@@ -1,4 +1,4 @@
-//! What the store's tests have in common.
+//! Helpers of the store's tests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, UNIX_EPOCH};
@@ -7,8 +7,9 @@ use firstflight_replay::{ClaimKey, SharedConfig, StoreReply, Unknown};
 use firstflight_store::{Address, Claimant, Store, StoreConfig, Topology};
 use firstflight_testkit::StoreProcess;
 
-/// Short, so that a window passes in a test: 3.6 s of life, 4 s of window (6 s with confirmation).
-pub(crate) fn short(confirmation: Duration) -> SharedConfig {
+/// Short times, so that a test can wait for a recording window: records live for 3.6 s, the window
+/// is 4 s (6 s with confirmation).
+pub(crate) fn short_config(confirmation: Duration) -> SharedConfig {
     SharedConfig {
         freshness: Duration::from_millis(100),
         clock_margin: Duration::from_millis(200),
@@ -22,7 +23,7 @@ pub(crate) fn config(topology: Topology) -> StoreConfig {
     let confirmation = if single { Duration::ZERO } else { Duration::from_secs(2) };
     StoreConfig {
         budget: Duration::from_millis(500),
-        shared: short(confirmation),
+        shared: short_config(confirmation),
         ..StoreConfig::new(topology)
     }
 }
@@ -49,28 +50,28 @@ pub(crate) fn unix_time() -> Duration {
     UNIX_EPOCH.elapsed().expect("after 1970")
 }
 
-/// When the record of a flight ends that is exact at `exact_at`.
+/// When the record of a flight whose ticket age is exact at `exact_at` expires.
 pub(crate) fn end_of(exact_at: Duration) -> Duration {
-    short(Duration::ZERO).record_end(exact_at)
+    short_config(Duration::ZERO).record_end(exact_at)
 }
 
-/// A connection of its own.
+/// A new client connection.
 pub(crate) fn claimant() -> Claimant {
     static NEXT: AtomicU64 = AtomicU64::new(u64::MAX);
     Claimant::new(NEXT.fetch_sub(1, Ordering::Relaxed))
 }
 
-/// Claims a flight that is exact now, for a connection of its own.
+/// Claims a flight whose ticket age is exact now, for a new client connection.
 pub(crate) async fn claim(store: &Store, flight: ClaimKey) -> StoreReply {
     store.claim(flight, claimant(), end_of(unix_time())).await
 }
 
-/// Ten seconds ahead.
+/// A clock that is ten seconds ahead.
 pub(crate) fn fast_clock() -> i64 {
     unix_micros() + 10_000_000
 }
 
-/// A flight that nobody has seen yet.
+/// A flight that was not claimed before.
 pub(crate) fn fresh() -> ClaimKey {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let mut random = [0; 32];
@@ -80,18 +81,18 @@ pub(crate) fn fresh() -> ClaimKey {
 }
 
 /// Claims fresh flights until one gets this reply.
-pub(crate) async fn until(store: &Store, wanted: StoreReply) {
-    until_within(store, wanted, Duration::from_secs(20)).await;
+pub(crate) async fn until(store: &Store, expected: StoreReply) {
+    until_within(store, expected, Duration::from_secs(20)).await;
 }
 
-pub(crate) async fn until_within(store: &Store, wanted: StoreReply, timeout: Duration) {
+pub(crate) async fn until_within(store: &Store, expected: StoreReply, timeout: Duration) {
     let end = Instant::now() + timeout;
     loop {
         let reply = claim(store, fresh()).await;
-        if reply == wanted {
+        if reply == expected {
             return;
         }
-        assert!(Instant::now() < end, "{timeout:?} passed: {reply:?}, not yet {wanted:?}");
+        assert!(Instant::now() < end, "{timeout:?} passed: {reply:?}, not yet {expected:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -100,11 +101,11 @@ pub(crate) fn unknown(why: Unknown) -> StoreReply {
     StoreReply::Unknown(why)
 }
 
-/// Until the store can be asked at all.
-pub(crate) async fn reached(store: &Store) {
+/// Waits until claims can be sent to the store.
+pub(crate) async fn wait_until_reachable(store: &Store) {
     let end = Instant::now() + Duration::from_secs(20);
     while store.unavailable_reason().is_some() {
-        assert!(Instant::now() < end, "20 s passed, and the store is not reached");
+        assert!(Instant::now() < end, "20 s passed, and the store is not reachable");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -1,4 +1,5 @@
-//! Contexts for tests: a self-signed server, a sealer with one key, and two machines side by side.
+//! Test setups: a server with a self-signed certificate, a sealer with one key, and a connected
+//! pair.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,18 +10,18 @@ use firstflight_tls::{
     WithheldReason,
 };
 
-/// Marks tickets with its key and hides nothing: enough to be the same or another key.
+/// Marks tickets with its key instead of encrypting them, and opens only those with its own mark.
 pub(crate) struct MarkSealer {
     pub(crate) key: u8,
     pub(crate) opens: Opens,
 }
 
-/// What the sealer says of a ticket that is its own.
+/// What the sealer returns for its own tickets.
 #[derive(Clone, Copy)]
 pub(crate) enum Opens {
-    Plainly,
+    Session,
     WithoutEarlyData,
-    /// The session stays in the ticket, and the words to fetch it by are the ticket itself.
+    /// The lookup key is the whole ticket, which contains the session.
     NeedsLookup,
 }
 
@@ -36,7 +37,7 @@ impl TicketSealer for MarkSealer {
     fn open(&self, ticket: &[u8]) -> OpenedTicket {
         match ticket.split_first() {
             Some((key, session)) if *key == self.key => match self.opens {
-                Opens::Plainly => OpenedTicket::Session(session.to_vec()),
+                Opens::Session => OpenedTicket::Session(session.to_vec()),
                 Opens::WithoutEarlyData => {
                     OpenedTicket::WithoutEarlyData(session.to_vec(), WithheldReason::Zone)
                 }
@@ -55,7 +56,7 @@ pub(crate) struct Setup {
     pub(crate) alpn: Vec<Vec<u8>>,
     pub(crate) sealer_key: u8,
     pub(crate) opens: Opens,
-    /// Instead of a sealer of that key.
+    /// Used instead of a [`MarkSealer`] with `sealer_key`.
     pub(crate) sealer: Option<Arc<dyn TicketSealer>>,
     pub(crate) decline: bool,
     pub(crate) trust: Trust,
@@ -65,11 +66,11 @@ pub(crate) struct Setup {
     pub(crate) challenges: Option<Arc<dyn ChallengeCertificates>>,
     /// Whether the server compresses certificates, and the client offers it.
     pub(crate) compression: bool,
-    /// Keys of the server.
+    /// The server's ECH keys.
     pub(crate) ech: Option<EchKeys>,
-    /// What the client knows of them.
+    /// The ECHConfigList that the client knows.
     pub(crate) ech_configs: Option<Vec<u8>>,
-    /// Whom the client calls.
+    /// The host that the client connects to.
     pub(crate) host: String,
 }
 
@@ -81,7 +82,7 @@ impl Default for Setup {
             ciphers: CipherPolicy::default(),
             alpn: Vec::new(),
             sealer_key: 1,
-            opens: Opens::Plainly,
+            opens: Opens::Session,
             sealer: None,
             decline: false,
             trust: Trust::Anyone,
@@ -184,9 +185,9 @@ impl Pair {
         assert!(self.client.is_complete() && self.server.is_complete());
     }
 
-    /// The tickets that the client has now.
+    /// The sessions that the client has received.
     pub(crate) fn sessions(&mut self) -> Vec<Session> {
-        // The library sends TLS 1.3 tickets with the server's next write, not before.
+        // BoringSSL sends TLS 1.3 tickets with the server's next write, not before.
         assert_eq!(self.server.write(b"x").unwrap(), Progress::Done(1));
         self.server_to_client();
         assert_eq!(self.client.read(&mut [0; 16]).unwrap(), Progress::Done(1));

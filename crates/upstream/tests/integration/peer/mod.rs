@@ -1,4 +1,4 @@
-//! Servers to forward to.
+//! Upstream servers.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -20,7 +20,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Responds to each request with the lines of its head.
+    /// Sends `response` to each request; its argument is the lines of the request head.
     pub(crate) async fn http1(
         response: impl Fn(Vec<String>) -> Vec<u8> + Clone + Send + Sync + 'static,
     ) -> Self {
@@ -41,7 +41,7 @@ impl Peer {
         .await
     }
 
-    /// Does with each connection as it is told.
+    /// Handles each connection with `serve`.
     pub(crate) async fn raw<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -55,7 +55,7 @@ impl Peer {
         Self { address }
     }
 
-    /// Responds over HTTP/2 with the request.
+    /// Echoes each request over HTTP/2.
     pub(crate) async fn http2() -> Self {
         Self::http2_with(|request| async {
             let requested = format!("{} {} ", request.method(), request.uri());
@@ -65,7 +65,7 @@ impl Peer {
         .await
     }
 
-    /// Responds over HTTP/2 as it is told.
+    /// Responds to each request over HTTP/2 with `respond`.
     pub(crate) async fn http2_with<F>(
         respond: impl Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
     ) -> Self
@@ -85,7 +85,7 @@ impl Peer {
         .await
     }
 
-    /// Nobody listens there.
+    /// An address where nothing listens.
     pub(crate) async fn dead() -> Self {
         Self { address: listen().await.1 }
     }
@@ -106,12 +106,12 @@ pub(crate) async fn head(stream: &mut (impl AsyncRead + Unpin)) -> Option<Vec<St
     Some(String::from_utf8(head).unwrap().lines().map(str::to_owned).collect())
 }
 
-/// A response.
+/// An HTTP/1.1 response.
 pub(crate) fn response(status: &str, body: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
-/// A good one.
+/// A response with status 200.
 pub(crate) fn ok(body: &str) -> Vec<u8> {
     response("200 OK", body)
 }

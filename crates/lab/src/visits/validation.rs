@@ -52,8 +52,8 @@ pub(crate) fn timings(navigation: &Navigation) -> BrowserTimings {
 
 /// The time of TLS set-up as the browser reports it. Returns `None` for a reused connection.
 ///
-/// Over HTTP/3 with early data, Chromium's `connectEnd` is the end of the handshake, which the request
-/// does not wait for, and Firefox' `requestStart` is. So the earlier of the two is used.
+/// Over HTTP/3 with early data, the request does not wait for the end of the handshake. Chromium
+/// reports that end as `connectEnd`, Firefox as `requestStart`, so the earlier of the two is used.
 pub(crate) fn browser_tls(timings: &BrowserTimings) -> Option<f64> {
     let secure = timings.secure_connection_start_ms?;
     Some(match timings.protocol.as_str() {
@@ -283,8 +283,8 @@ mod tests {
         let found = warnings(requested(VisitKind::ReturnEarlyDataOn), &browser(0.3), &wire(113.0));
         assert_eq!(found[0], "TLS set-up: 0 ms by the browser, 113 ms by its packets");
         assert_eq!(found.len(), 3, "and both bytes: {found:?}");
-        let before = BrowserTimings { secure_connection_start_ms: None, ..browser(0.0) };
-        let found = warnings(requested(VisitKind::ReturnEarlyDataOn), &before, &wire(113.0));
+        let reused = BrowserTimings { secure_connection_start_ms: None, ..browser(0.0) };
+        let found = warnings(requested(VisitKind::ReturnEarlyDataOn), &reused, &wire(113.0));
         assert!(found[0].contains("reused"), "{found:?}");
         let more = VisitPackets { connections: 3, ..wire(0.0) };
         let found = warnings(requested(VisitKind::ReturnEarlyDataOn), &browser(0.0), &more);

@@ -21,17 +21,17 @@ fn breaks(property: &'static str, rule: Rule, setting: Setting) {
     println!("without {rule:?}:\n{}", steps.join("\n"));
 }
 
-fn with(faults: &[Fault]) -> Setting {
+fn single_with(faults: &[Fault]) -> Setting {
     let max_faults = faults.len() as u8;
     Setting { faults: faults.to_vec(), max_faults, ..Setting::single() }
 }
 
 fn sentinels_with(faults: &[Fault]) -> Setting {
-    Setting { stores: vec![0, 0], config: Setting::sentinels().config, ..with(faults) }
+    Setting { stores: vec![0, 0], config: Setting::sentinels().config, ..single_with(faults) }
 }
 
 /// Flights are fresh for a moment only, and the window has its minimum of two ticks.
-fn sentinels_at_once(faults: &[Fault]) -> Setting {
+fn sentinels_with_minimal_times(faults: &[Fault]) -> Setting {
     let config = SharedConfig {
         freshness: Duration::ZERO,
         clock_margin: Duration::ZERO,
@@ -41,42 +41,42 @@ fn sentinels_at_once(faults: &[Fault]) -> Setting {
 }
 
 #[test]
-fn without_a_window_after_a_loss() {
-    breaks(AT_MOST_ONCE, Rule::Window, with(&[Fault::Flush]));
+fn fails_without_a_window_after_a_loss() {
+    breaks(AT_MOST_ONCE, Rule::Window, single_with(&[Fault::Flush]));
 }
 
 #[test]
-fn with_a_window_as_long_as_records_live() {
+fn fails_with_a_window_no_longer_than_record_lifetimes() {
     breaks(AT_MOST_ONCE, Rule::WholeWindow, Setting::worst_failover());
 }
 
 #[test]
-fn with_an_epoch_of_any_life() {
-    breaks(AT_MOST_ONCE, Rule::EpochOfThisLife, with(&[Fault::RestartFromSnapshot]));
+fn fails_with_an_epoch_of_another_process() {
+    breaks(AT_MOST_ONCE, Rule::EpochOfThisProcess, single_with(&[Fault::RestartFromSnapshot]));
 }
 
 #[test]
-fn with_an_epoch_dated_by_its_writer() {
-    // A node writes one late, after the store was emptied once more.
+fn fails_with_an_epoch_dated_by_its_writer() {
+    // A node's write arrives late, after the store was emptied once more.
     let faults = [Fault::Flush, Fault::LateEpoch, Fault::Flush];
-    let setting = Setting { zero_skew: 8, horizon: 9, ..with(&faults) };
+    let setting = Setting { zero_skew: 8, horizon: 9, ..single_with(&faults) };
     breaks(AT_MOST_ONCE, Rule::EpochDatedByStore, setting);
 }
 
 #[test]
-fn with_an_epoch_from_before_the_majority() {
+fn fails_with_an_epoch_written_before_a_majority_names_the_master() {
     let faults = [Fault::Failover, Fault::Disconnect];
-    breaks(AT_MOST_ONCE, Rule::EpochAfterMajority, sentinels_at_once(&faults));
+    breaks(AT_MOST_ONCE, Rule::EpochAfterMajority, sentinels_with_minimal_times(&faults));
 }
 
 #[test]
-fn with_a_master_that_nobody_confirms() {
-    let faults = [Fault::Failover, Fault::Deaf];
-    breaks(AT_MOST_ONCE, Rule::Confirmation, sentinels_at_once(&faults));
+fn fails_with_an_unconfirmed_master() {
+    let faults = [Fault::Failover, Fault::CutOffFromSentinels];
+    breaks(AT_MOST_ONCE, Rule::Confirmation, sentinels_with_minimal_times(&faults));
 }
 
 #[test]
-fn with_an_epoch_written_by_a_node_that_disagrees_with_the_clock() {
+fn fails_with_an_epoch_written_by_a_node_whose_clock_disagrees() {
     // A new node writes it on a new master whose clock is wrong and is corrected afterwards.
     let faults = [Fault::Failover, Fault::Kill, Fault::StoreClock(8 * TICK)];
     let setting =
@@ -85,102 +85,103 @@ fn with_an_epoch_written_by_a_node_that_disagrees_with_the_clock() {
 }
 
 #[test]
-fn with_records_that_end_too_early() {
+fn fails_with_records_that_end_too_early() {
     // As long as the flight is fresh with correct clocks: freshness and margin, once each.
-    let life = Duration::from_millis(2 * TICK as u64);
-    let setting = Setting { nodes: vec![vec![-TICK], vec![TICK]], ..with(&[]) };
-    breaks(AT_MOST_ONCE, Rule::RecordLife(life), setting);
+    let lifetime = Duration::from_millis(2 * TICK as u64);
+    let setting = Setting { nodes: vec![vec![-TICK], vec![TICK]], ..single_with(&[]) };
+    breaks(AT_MOST_ONCE, Rule::RecordLifetime(lifetime), setting);
 }
 
 #[test]
-fn with_clocks_that_disagree() {
-    let setting = Setting { nodes: vec![vec![-4 * TICK], vec![0]], ..with(&[]) };
+fn fails_with_clocks_that_disagree() {
+    let setting = Setting { nodes: vec![vec![-4 * TICK], vec![0]], ..single_with(&[]) };
     breaks(AT_MOST_ONCE, Rule::ClockMargin, setting);
 }
 
 #[test]
-fn with_unknown_claims_executed() {
-    breaks(AT_MOST_ONCE, Rule::RefuseUnknown, with(&[]));
+fn fails_if_flights_with_unknown_claims_are_executed() {
+    breaks(AT_MOST_ONCE, Rule::RefuseUnknown, single_with(&[]));
 }
 
 #[test]
-fn with_stale_flights() {
-    breaks(AT_MOST_ONCE, Rule::Freshness, with(&[]));
+fn fails_if_stale_flights_are_accepted() {
+    breaks(AT_MOST_ONCE, Rule::Freshness, single_with(&[]));
 }
 
 #[test]
-fn with_a_flight_timed_after_its_hello() {
-    breaks(AT_MOST_ONCE, Rule::TimeBeforeHello, with(&[Fault::Pause]));
+fn fails_with_a_flight_timed_after_its_client_hello() {
+    breaks(AT_MOST_ONCE, Rule::TimeBeforeHello, single_with(&[Fault::Pause]));
 }
 
 #[test]
-fn without_the_comparison_of_heartbeats() {
-    let there_and_back = [Fault::StoreClock(6 * TICK), Fault::StoreClock(-6 * TICK)];
-    breaks(AT_MOST_ONCE, Rule::Memory, with(&there_and_back));
+fn fails_without_comparing_heartbeats() {
+    let steps = [Fault::StoreClock(6 * TICK), Fault::StoreClock(-6 * TICK)];
+    breaks(AT_MOST_ONCE, Rule::HeartbeatComparison, single_with(&steps));
 }
 
 #[test]
-fn with_a_store_that_evicts() {
-    breaks(AT_MOST_ONCE, Rule::Evictions, with(&[Fault::Evict]));
+fn fails_if_claims_count_in_a_store_that_evicts() {
+    breaks(AT_MOST_ONCE, Rule::Evictions, single_with(&[Fault::Evict]));
 }
 
 #[test]
-fn with_a_filter_of_claims_in_progress() {
+fn fails_with_claims_in_progress_in_the_filter() {
     breaks(
         NO_NEEDLESS_425,
-        Rule::FilterOfOutcomes,
-        Setting { outcomes: true, honest: true, ..with(&[]) },
+        Rule::FilterOfSettledClaims,
+        Setting { outcomes: true, honest: true, ..single_with(&[]) },
     );
 }
 
 fn requests_with(faults: &[Fault]) -> Setting {
-    Setting { honest: true, horizon: 9, ..with(faults) }
+    Setting { honest: true, horizon: 9, ..single_with(faults) }
 }
 
-/// Fresh only long after the first connection may arrive.
+/// The flight is fresh only long after the first connection may arrive.
 fn far_from_fresh(faults: &[Fault]) -> Setting {
     Setting { zero_skew: 9, horizon: 12, ..requests_with(faults) }
 }
 
 #[test]
-fn with_records_whose_end_does_not_follow_the_skew() {
+fn fails_with_records_whose_end_does_not_follow_the_skew() {
     breaks(AT_MOST_ONCE, Rule::EndFollowsSkew, far_from_fresh(&[]));
 }
 
 #[test]
-fn with_records_whose_end_is_relative_to_the_writers_clock() {
+fn fails_with_records_whose_end_is_relative_to_the_writers_clock() {
     // The writer's clock is far ahead; it accepts nothing, but writes records.
     let nodes = vec![vec![25 * TICK], vec![0]];
     breaks(AT_MOST_ONCE, Rule::AbsoluteEnd, Setting { nodes, ..requests_with(&[]) });
 }
 
 #[test]
-fn without_spends() {
-    breaks(AT_MOST_ONCE, Rule::Spends, requests_with(&[Fault::Disconnect]));
+fn fails_without_spends() {
+    breaks(AT_MOST_ONCE, Rule::SpendBeforeExecution, requests_with(&[Fault::Disconnect]));
 }
 
 #[test]
-fn without_waiting() {
-    breaks(AT_MOST_ONCE, Rule::Waiting, requests_with(&[Fault::CutOff]));
+fn fails_if_unrecorded_requests_do_not_wait() {
+    breaks(AT_MOST_ONCE, Rule::WaitUntilRecorded, requests_with(&[Fault::CutOffFromStores]));
 }
 
 #[test]
-fn with_records_in_a_master_that_nobody_confirms() {
-    let faults = [Fault::Failover, Fault::Deaf];
-    let setting = Setting { honest: true, zero_skew: 6, horizon: 7, ..sentinels_at_once(&faults) };
+fn fails_with_records_in_an_unconfirmed_master() {
+    let faults = [Fault::Failover, Fault::CutOffFromSentinels];
+    let setting =
+        Setting { honest: true, zero_skew: 6, horizon: 7, ..sentinels_with_minimal_times(&faults) };
     breaks(AT_MOST_ONCE, Rule::ConfirmedRecord, setting);
 }
 
 #[test]
-fn with_records_that_a_store_ahead_of_time_has_dropped() {
+fn fails_with_records_that_a_store_with_a_fast_clock_has_dropped() {
     let steps = [Fault::StoreClock(20 * TICK), Fault::StoreClock(-20 * TICK)];
     let setting = Setting { max_pending: 1, ..far_from_fresh(&steps) };
-    breaks(AT_MOST_ONCE, Rule::RecordIsThere, Setting { zero_skew: 12, horizon: 15, ..setting });
+    breaks(AT_MOST_ONCE, Rule::RecordNotExpired, Setting { zero_skew: 12, horizon: 15, ..setting });
 }
 
 /// Checks that the explorer finds an excused state in which a request is executed twice.
 #[track_caller]
-fn is_real(setting: Setting) {
+fn is_reachable(setting: Setting) {
     let checker = Excused(setting).checker().finish_when(HasDiscoveries::All).spawn_bfs().join();
     let path = checker.discovery(EXCUSED).expect("the exception occurs");
     let steps: Vec<_> = path.into_actions().iter().map(|step| format!("  {step:?}")).collect();
@@ -214,21 +215,21 @@ impl Model for Excused {
 }
 
 #[test]
-fn a_request_that_comes_after_the_record_of_a_copy() {
-    is_real(Setting { horizon: 8, ..requests_with(&[Fault::Pause]) });
+fn excused_an_original_after_the_record_of_a_copy_has_ended() {
+    is_reachable(Setting { horizon: 8, ..requests_with(&[Fault::Pause]) });
 }
 
 #[test]
-fn a_copys_record_lost_before_its_original_is_recorded() {
-    is_real(requests_with(&[Fault::Flush]));
+fn excused_a_copys_record_lost_before_its_original_is_recorded() {
+    is_reachable(requests_with(&[Fault::Flush]));
 }
 
 #[test]
-fn records_lost_before_the_flight_is_fresh() {
-    is_real(far_from_fresh(&[Fault::Flush]));
+fn excused_records_lost_before_the_flight_is_fresh() {
+    is_reachable(far_from_fresh(&[Fault::Flush]));
 }
 
 #[test]
-fn a_copy_that_ran_before_its_originals_node_was_cut_off() {
-    is_real(requests_with(&[Fault::CutOff]));
+fn excused_a_copy_that_ran_before_its_originals_node_was_cut_off() {
+    is_reachable(requests_with(&[Fault::CutOffFromStores]));
 }

@@ -1,11 +1,11 @@
-//! With all rules: no failure leads to a flight that is executed twice.
+//! With all rules, no fault leads to a flight that is executed twice.
 
 use std::time::{Duration, Instant};
 
 use firstflight_replay::SharedConfig;
 use stateright::{Checker, Model};
 
-use crate::model::setting::{AtClose, Fault, Setting, TICK};
+use crate::model::setting::{Fault, Setting, TICK, UnrecordedRequest};
 
 /// Checks all states, and prints how many there are.
 fn holds(name: &str, setting: Setting) {
@@ -74,8 +74,8 @@ fn rfc8446_8_2_a_store_that_evicts() {
 
 #[test]
 fn rfc8446_8_2_failover_to_a_replica_that_lags() {
-    use Fault::{Deaf, Failover};
-    let faults = vec![Failover, Deaf];
+    use Fault::{CutOffFromSentinels, Failover};
+    let faults = vec![Failover, CutOffFromSentinels];
     let nodes = vec![vec![-TICK], vec![TICK]];
     holds("failover", Setting { faults, nodes, max_faults: 2, ..Setting::sentinels() });
 }
@@ -102,9 +102,13 @@ fn rfc8446_8_2_refused_requests_and_lost_records() {
 
 #[test]
 fn rfc8446_8_2_refused_requests_where_the_store_is_out_of_reach() {
-    use Fault::{CutOff, Pause};
-    for at_close in [AtClose::Runs, AtClose::TooEarly] {
-        let setting = Setting { faults: vec![CutOff, Pause], at_close, ..Setting::requests() };
+    use Fault::{CutOffFromStores, Pause};
+    for unrecorded_request in [UnrecordedRequest::Runs, UnrecordedRequest::TooEarly] {
+        let setting = Setting {
+            faults: vec![CutOffFromStores, Pause],
+            unrecorded_request,
+            ..Setting::requests()
+        };
         holds("out of reach", setting);
     }
 }
@@ -120,7 +124,7 @@ fn rfc8446_8_3_refused_requests_at_nodes_whose_clocks_are_off() {
 
 #[test]
 fn rfc8446_8_3_refused_requests_far_from_fresh() {
-    use Fault::{CutOff, Flush, Kill};
+    use Fault::{CutOffFromStores, Flush, Kill};
     // Fresh nine ticks later: the first connection comes far too early.
     let far = Setting {
         zero_skew: 9,
@@ -128,14 +132,14 @@ fn rfc8446_8_3_refused_requests_far_from_fresh() {
         nodes: vec![vec![-TICK], vec![TICK]],
         ..Setting::requests()
     };
-    holds("far too early", Setting { faults: vec![CutOff, Flush, Kill], ..far });
+    holds("far too early", Setting { faults: vec![CutOffFromStores, Flush, Kill], ..far });
     // And far too late, up to the record's end.
     holds(
         "too late",
         Setting {
             zero_skew: 1,
             horizon: 6,
-            faults: vec![CutOff, Kill],
+            faults: vec![CutOffFromStores, Kill],
             max_faults: 2,
             ..Setting::requests()
         },
@@ -153,14 +157,15 @@ fn rfc8446_8_2_refused_requests_where_the_stores_clock_is_set() {
 
 #[test]
 fn rfc8446_8_2_refused_requests_across_a_failover() {
-    use Fault::{Deaf, Failover};
+    use Fault::{CutOffFromSentinels, Failover};
     // The window is as short as it can be, two ticks.
     let config = SharedConfig {
         freshness: Duration::ZERO,
         clock_margin: Duration::ZERO,
         ..Setting::sentinels().config
     };
-    let setting = Setting { faults: vec![Failover, Deaf], config, ..Setting::sentinels() };
+    let setting =
+        Setting { faults: vec![Failover, CutOffFromSentinels], config, ..Setting::sentinels() };
     for zero_skew in [2, 5] {
         let horizon = zero_skew + 2;
         let setting = Setting { zero_skew, horizon, max_pending: 1, ..setting.clone() };

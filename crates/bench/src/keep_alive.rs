@@ -14,9 +14,9 @@ use tokio::net::TcpStream;
 
 use crate::{Limit, LoadError};
 
-/// Requests on connections that stay open, one at a time on each.
+/// The settings of requests on persistent connections, one at a time on each.
 #[derive(Clone, Debug)]
-pub struct KeptConfig {
+pub struct KeepAliveConfig {
     /// The server's address.
     pub address: SocketAddr,
     /// Path and query, starting with a slash.
@@ -33,9 +33,9 @@ pub struct KeptConfig {
     pub limit: Limit,
 }
 
-/// What was requested, and in what time.
+/// The result of requests on persistent connections.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct KeptResult {
+pub struct KeepAliveResult {
     /// Completed requests.
     pub completed: u64,
     /// Bytes of all bodies.
@@ -49,35 +49,42 @@ pub struct KeptResult {
 ///
 /// # Errors
 /// [`LoadError`] if a connection or a request fails, or a status is not 200.
-pub fn run_kept(config: &KeptConfig, connected: impl FnOnce()) -> Result<KeptResult, LoadError> {
+pub fn run_keep_alive(
+    config: &KeepAliveConfig,
+    connected: impl FnOnce(),
+) -> Result<KeepAliveResult, LoadError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let open = (0..config.connections).map(|_| KeptConnection::open(config));
+        let open = (0..config.connections).map(|_| KeepAliveConnection::open(config));
         let mut connections = try_join_all(open).await?;
         connected();
         let start = Instant::now();
-        let shares = (0..).map(|index| Share::of(config, index, start));
-        let driven = connections.iter_mut().zip(shares);
-        let results = try_join_all(driven.map(|(one, share)| one.drive(share))).await;
+        let limits = (0..).map(|index| ConnectionLimit::of(config, index, start));
+        let driven = connections.iter_mut().zip(limits);
+        let results = try_join_all(driven.map(|(connection, limit)| connection.drive(limit))).await;
         let seconds = start.elapsed().as_secs_f64();
         for connection in connections {
             connection.close().await;
         }
-        let results = results.map_err(|error| failed(config.address, &error))?;
-        let sum = |part: fn(&(u64, u64)) -> u64| results.iter().map(part).sum();
-        Ok(KeptResult { completed: sum(|one| one.0), bytes: sum(|one| one.1), seconds })
+        let results = results.map_err(|error| to_load_error(config.address, &error))?;
+        let sum = |field: fn(&(u64, u64)) -> u64| results.iter().map(field).sum();
+        Ok(KeepAliveResult {
+            completed: sum(|result| result.0),
+            bytes: sum(|result| result.1),
+            seconds,
+        })
     })
 }
 
-/// When a connection stops.
+/// When a connection stops making requests.
 #[derive(Clone, Copy)]
-enum Share {
+enum ConnectionLimit {
     Until(Instant),
     Requests(u64),
 }
 
-impl Share {
-    fn of(config: &KeptConfig, index: u64, start: Instant) -> Self {
+impl ConnectionLimit {
+    fn of(config: &KeepAliveConfig, index: u64, start: Instant) -> Self {
         match config.limit {
             Limit::Time(time) => Self::Until(start + time),
             Limit::Connections(all) => {
@@ -87,7 +94,7 @@ impl Share {
         }
     }
 
-    fn has_ended(self, completed: u64) -> bool {
+    fn is_reached(self, completed: u64) -> bool {
         match self {
             Self::Until(end) => Instant::now() >= end,
             Self::Requests(count) => completed >= count,
@@ -95,7 +102,7 @@ impl Share {
     }
 }
 
-struct KeptConnection {
+struct KeepAliveConnection {
     request: Request,
     http: Http,
 }
@@ -105,23 +112,23 @@ enum Http {
     Quic(Box<(Http3, QuicLink)>),
 }
 
-impl KeptConnection {
-    async fn open(config: &KeptConfig) -> Result<Self, LoadError> {
+impl KeepAliveConnection {
+    async fn open(config: &KeepAliveConfig) -> Result<Self, LoadError> {
         let result = tokio::time::timeout(OPEN_TIMEOUT, Self::connect(config)).await;
-        let result = result.unwrap_or(Err(Unusable::Slow));
+        let result = result.unwrap_or(Err(OpenError::Timeout));
         result.map_err(|error| match error {
-            Unusable::Tls(error) => LoadError::Tls(error),
-            Unusable::Client(error) => failed(config.address, &error),
-            Unusable::Slow => {
+            OpenError::Tls(error) => LoadError::Tls(error),
+            OpenError::Client(error) => to_load_error(config.address, &error),
+            OpenError::Timeout => {
                 LoadError::WarmUp { address: config.address, reason: "timeout".to_owned() }
             }
         })
     }
 
-    async fn connect(config: &KeptConfig) -> Result<Self, Unusable> {
-        let credentials = config.credentials.iter().flat_map(|both| [both.as_str(), "@"]);
-        let credentials: String = credentials.collect();
-        let url = format!("https://{credentials}{}{}", config.address, config.path);
+    async fn connect(config: &KeepAliveConfig) -> Result<Self, OpenError> {
+        let userinfo = config.credentials.iter().flat_map(|text| [text.as_str(), "@"]);
+        let userinfo: String = userinfo.collect();
+        let url = format!("https://{userinfo}{}{}", config.address, config.path);
         let request = Request::get(Target::parse(&url)?);
         let host = config.address.ip().to_string();
         let tls = ConnectorConfig {
@@ -134,7 +141,9 @@ impl KeptConnection {
             let connected =
                 connect_quic(&crypto, &host, Remembered::default(), config.address).await?;
             let link = connected.link;
-            let Some(connection) = link.connection().cloned() else { return Err(Unusable::Slow) };
+            let Some(connection) = link.connection().cloned() else {
+                return Err(OpenError::Timeout);
+            };
             let http3 = Http3::open(connection).await?;
             return Ok(Self { request, http: Http::Quic(Box::new((http3, link))) });
         }
@@ -150,9 +159,9 @@ impl KeptConnection {
     }
 
     /// Makes requests. Returns their number, and the bytes of their bodies.
-    async fn drive(&mut self, share: Share) -> Result<(u64, u64), ClientError> {
+    async fn drive(&mut self, limit: ConnectionLimit) -> Result<(u64, u64), ClientError> {
         let (mut completed, mut bytes) = (0, 0);
-        while !share.has_ended(completed) {
+        while !limit.is_reached(completed) {
             let response = tokio::time::timeout(RESPONSE_TIMEOUT, self.request());
             let timed_out = || ClientError::WeirdReply("no response in a minute".to_owned());
             bytes += response.await.unwrap_or_else(|_| Err(timed_out()))?;
@@ -175,8 +184,8 @@ impl KeptConnection {
                 }
                 head.status
             }
-            Http::Quic(both) => {
-                let http3 = &mut both.0;
+            Http::Quic(quic) => {
+                let http3 = &mut quic.0;
                 let mut pending = http3.send(&self.request).await?;
                 let head = http3.head(&mut pending).await?;
                 while let Some(part) = http3.read_body(&mut pending).await? {
@@ -194,35 +203,35 @@ impl KeptConnection {
     async fn close(self) {
         match self.http {
             Http::Tcp(exchange) => drop(exchange.close(Duration::ZERO).await),
-            Http::Quic(both) => both.1.close().await,
+            Http::Quic(quic) => quic.1.close().await,
         }
     }
 }
 
 const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Without it, a server that no longer responds would stop a whole comparison.
+/// Without this limit, a server that no longer responds would stop a whole comparison.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Why there is no connection.
-enum Unusable {
+/// Why a connection could not be opened.
+enum OpenError {
     Tls(TlsError),
     Client(ClientError),
-    Slow,
+    Timeout,
 }
 
-impl From<TlsError> for Unusable {
+impl From<TlsError> for OpenError {
     fn from(error: TlsError) -> Self {
         Self::Tls(error)
     }
 }
 
-impl From<ClientError> for Unusable {
+impl From<ClientError> for OpenError {
     fn from(error: ClientError) -> Self {
         Self::Client(error)
     }
 }
 
-fn failed(address: SocketAddr, error: &ClientError) -> LoadError {
+fn to_load_error(address: SocketAddr, error: &ClientError) -> LoadError {
     LoadError::WarmUp { address, reason: error.to_string() }
 }
