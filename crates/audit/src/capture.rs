@@ -20,7 +20,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Starts a file. `start` is when the audit starts, since 1970.
+    /// Starts a file. `start` is the time from 1970 to the start of the audit.
     ///
     /// # Errors
     /// Errors of `out`.

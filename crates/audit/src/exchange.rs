@@ -244,7 +244,7 @@ impl Streams {
             };
             match driver.wait_for(time_until(driver, end), wanted) {
                 Ok(Event::ApplicationData { stream, data, end, before_finished }) => {
-                    // The server opened other streams.
+                    // Ignores streams that the server opened.
                     if stream % 4 == 0 {
                         let stream = self.open.entry(stream).or_default();
                         stream.data.extend_from_slice(&data);

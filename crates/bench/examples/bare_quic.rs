@@ -181,12 +181,12 @@ impl Client {
         Ok(())
     }
 
-    fn receive(&mut self, space: &mut [u8]) -> Vec<usize> {
+    fn receive(&mut self, buffer: &mut [u8]) -> Vec<usize> {
         let mut touched = Vec::new();
         let mut metas = [RecvMeta::default(); 32];
-        let mut spaces = space.chunks_exact_mut(64 * 1024);
+        let mut buffers = buffer.chunks_exact_mut(64 * 1024);
         let mut slices: [IoSliceMut<'_>; 32] =
-            std::array::from_fn(|_| IoSliceMut::new(spaces.next().unwrap()));
+            std::array::from_fn(|_| IoSliceMut::new(buffers.next().unwrap()));
         let count = self.state.recv((&self.socket).into(), &mut slices, &mut metas).unwrap_or(0);
         for (slice, meta) in slices.iter().zip(&metas[..count]) {
             let mut received = BytesMut::from(&slice[..meta.len]);

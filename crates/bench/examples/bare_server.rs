@@ -140,7 +140,8 @@ fn advance(connection: &mut Connection, response: &[u8]) -> Result<bool, Failed>
             Err(error) => return Err(error.into()),
         }
     }
-    // With early data, the request arrives before the client's Finished.
+    // With early data, the request arrives before the client's Finished, and the tickets are sent
+    // only after it.
     // SAFETY: the connection is valid; the call only reads.
     let finished = unsafe { boring_sys::SSL_in_early_data(stream.ssl().as_ptr()) } == 0;
     if *responded && finished {

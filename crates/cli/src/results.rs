@@ -100,8 +100,8 @@ pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
 /// If the file cannot be opened for writing.
 pub(crate) fn check_writable(path: &Path) -> anyhow::Result<()> {
     let metadata = path.metadata();
-    // Opening a pipe would wait for a reader, or signal the end of the file to one. Opening a
-    // dangling link would create its target.
+    // Opening a pipe would wait for a reader, and closing it would end the reader's input. Opening
+    // a dangling link would create its target, and the clean-up below would remove the link.
     let is_special = match &metadata {
         Ok(metadata) => !metadata.is_file() && !metadata.is_dir(),
         Err(_) => path.is_symlink(),

@@ -134,7 +134,7 @@ fn escape(rest: &str) -> (Option<String>, Option<Part>, usize) {
     (Some(literal.to_owned()), None, 2)
 }
 
-/// The same for `%%`, `%{name}` and `%header{name}`.
+/// As [`escape`], for `%%`, `%{name}` and `%header{name}`.
 fn percent(rest: &str) -> (Option<String>, Option<Part>, usize) {
     if rest.starts_with("%%") {
         return (Some("%".to_owned()), None, 2);

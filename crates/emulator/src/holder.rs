@@ -67,8 +67,8 @@ fn set_up_mounts(hosts: &CString) -> io::Result<()> {
     // Mounts made here stay private; later mounts of the machine propagate here.
     mount(none, c"/", none, MsFlags::MS_REC | MsFlags::MS_SLAVE, none)?;
     mount(Some(hosts.as_c_str()), c"/etc/hosts", none, MsFlags::MS_BIND, none)?;
-    // Shows the process ids of its namespace. A container may refuse this mount; the machine's /proc
-    // works as well.
+    // This /proc shows the process ids of the holder's namespace. A container may refuse the mount;
+    // the machine's /proc works as well.
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     let _ = mount(Some(c"proc"), c"/proc", Some(c"proc"), flags, none);
     Ok(())

@@ -99,7 +99,7 @@ impl Drop for Process {
     }
 }
 
-/// Starts children of a thread, and ends them when it is dropped.
+/// Starts children of a thread, and ends them when the spawner is dropped.
 pub(crate) struct ProcessSpawner {
     init: Pid,
     /// Closed by the kernel when this process ends, which the first process waits for.

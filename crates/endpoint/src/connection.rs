@@ -36,6 +36,8 @@ pub(crate) struct State {
     pub(crate) handle: ConnectionHandle,
     /// Whether the connection is queued for the driver.
     pub(crate) queued: bool,
+    /// Whether its state machine has panicked, so that the endpoint has forgotten it.
+    pub(crate) is_abandoned: bool,
     /// The time of the connection's entry in the driver's timers.
     pub(crate) timer: Option<Instant>,
     /// Why the connection has ended.
@@ -208,6 +210,7 @@ impl Inner {
             proto,
             handle,
             queued: false,
+            is_abandoned: false,
             timer: None,
             error: None,
             connected: false,

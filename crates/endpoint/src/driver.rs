@@ -89,6 +89,9 @@ impl Driver {
     /// Sends a connection's packets, and handles its timers and events.
     fn drive(&mut self, connection: &Arc<Inner>, now: Instant) {
         let mut state = connection.state();
+        if state.is_abandoned {
+            return;
+        }
         state.queued = false;
         let mut datagrams = 0;
         loop {
@@ -263,7 +266,10 @@ fn can_respond_to(meta: &RecvMeta) -> bool {
     meta.addr.port() != 0 && !is_to_group
 }
 
-/// Passes a datagram to its connection. Returns the connection if it panics.
+/// Passes a datagram to its connection.
+///
+/// # Errors
+/// The connection, if its state machine panics.
 fn pass_datagram(
     shared: &Shared,
     due: &mut Vec<Arc<Inner>>,
@@ -308,22 +314,23 @@ fn pass_datagram(
     Ok(())
 }
 
-/// Forgets a connection whose state machine has panicked, as if it had a task of its own. The others
-/// on the socket live on; the client gets a stateless reset.
+/// Forgets a connection whose state machine has panicked. The other connections of the socket
+/// continue. The client gets a stateless reset for its next packet.
 fn abandon(shared: &Shared, timers: &mut Timers, connection: &Arc<Inner>) {
     error!("a QUIC connection has failed: its state machine panicked");
     let mut state = connection.state();
-    // It is not queued again.
-    state.queued = true;
+    state.is_abandoned = true;
     timers.remove(state.handle, &mut state.timer);
     let mut endpoint = shared.state();
-    // Unless it was drained, and another connection has its handle.
+    // If the connection was drained before, another connection may have its handle now.
     if endpoint.connection(state.handle).is_some_and(|known| Arc::ptr_eq(&known, connection)) {
         endpoint.proto.handle_event(state.handle, EndpointEvent::drained());
         endpoint.remove(state.handle);
     }
     drop(endpoint);
-    state.terminate(ConnectionError::LocallyClosed);
+    if state.error.is_none() {
+        state.terminate(ConnectionError::LocallyClosed);
+    }
 }
 
 fn is_full(sent: &io::Result<()>) -> bool {

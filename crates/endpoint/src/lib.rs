@@ -90,8 +90,8 @@
 //! have written leaves in as few packets as possible, together with the acknowledgements, and a
 //! response to early data together with the server's handshake.
 //!
-//! **A panic ends one connection.** As it would if each had its own task: the driver catches it, and
-//! forgets the connection.
+//! **A panic ends one connection.** The driver catches a panic of a connection's state machine and
+//! forgets this connection only.
 //!
 //! **Locks.** Tasks and the driver share each connection under a lock, and wake each other under it.
 //! The driver takes the endpoint's lock for each datagram, to find its connection, and processes the

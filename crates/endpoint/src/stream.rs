@@ -288,7 +288,8 @@ impl RecvStream {
     pub async fn read_to_end(&mut self, limit: usize) -> Result<Vec<u8>, ReadError> {
         let mut data = Vec::new();
         // One byte more than allowed, to notice a stream that is too long.
-        while let Some(bytes) = poll_fn(|cx| self.poll_read(cx, limit.saturating_add(1) - data.len())).await? {
+        let max = limit.saturating_add(1);
+        while let Some(bytes) = poll_fn(|cx| self.poll_read(cx, max - data.len())).await? {
             data.extend_from_slice(&bytes);
             if data.len() > limit {
                 return Err(ReadError::TooLong);

@@ -1,5 +1,5 @@
-//! Integers and vectors of the TLS presentation language (RFC 8446 section 3), and the errors of a
-//! server.
+//! Integers and vectors of the TLS presentation language (RFC 8446 section 3), and the protocol
+//! errors of a server.
 
 /// Why a response cannot be read any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -151,7 +151,8 @@ impl BuiltInExperiment {
                 Self::Loss => 400,
                 Self::ThirdParty => 50,
                 Self::Certificates => 30,
-                // Taken one at a time, while other networks are measured.
+                // Taken one at a time, while other networks are measured: this many fit into that
+                // time.
                 Self::Access => 8,
                 Self::Image => 3,
                 // Each sample starts a process while other networks are measured.

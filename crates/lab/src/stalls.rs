@@ -90,8 +90,8 @@ pub(crate) struct StallRun<'a> {
 
 /// The outcome of a fetch, by its packets.
 struct FetchOutcome {
-    /// Its connections in words, in the order in which they started.
-    connections: String,
+    /// What its packets show of each connection, in the order in which they started.
+    summary: String,
     /// From the first packet to the first byte of the response, in milliseconds.
     first_byte_ms: Option<f64>,
 }
@@ -163,7 +163,7 @@ impl StallRun<'_> {
             })?;
             self.fetch(&state, issuer, true)?;
             let outcome = self.fetch(&state, obstacle, second_connection)?;
-            *outcomes.entry(outcome.connections).or_default() += 1;
+            *outcomes.entry(outcome.summary).or_default() += 1;
             times.extend(outcome.first_byte_ms);
         }
         Ok(Stall {
@@ -329,7 +329,7 @@ fn fetch_outcome(connections: &[&FlowFacts]) -> FetchOutcome {
     let first = connections.iter().filter_map(delivered).min();
     let words: Vec<&str> = connections.iter().map(|facts| describe(facts)).collect();
     FetchOutcome {
-        connections: if words.is_empty() { "no packets".to_owned() } else { words.join(", then ") },
+        summary: if words.is_empty() { "no packets".to_owned() } else { words.join(", then ") },
         first_byte_ms: started.zip(first).map(|(from, to)| to.saturating_sub(from) as f64 / 1e6),
     }
 }

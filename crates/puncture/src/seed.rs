@@ -15,8 +15,8 @@ use crate::node::Node;
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub(crate) struct Seed([u64; 2]);
 
-/// Identifies a segment's tree, which makes the generator's blocks of each node unique: the epoch's id
-/// and the number of the segment.
+/// Identifies a segment: the epoch's id and the segment's number. It is part of the generator's
+/// blocks, so that those of each node are unique.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SegmentId {
     pub(crate) epoch: [u8; 8],

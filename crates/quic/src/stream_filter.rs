@@ -134,11 +134,11 @@ mod tests {
     use super::*;
 
     /// The filtered bytes of these chunks.
-    fn filter(mut filter: StreamFilter, chunks: &[&[u8]]) -> Result<Vec<u8>, TooLong> {
+    fn filter(mut stream: StreamFilter, chunks: &[&[u8]]) -> Result<Vec<u8>, TooLong> {
         let mut out = Vec::new();
         for chunk in chunks {
-            filter.push(Bytes::copy_from_slice(chunk))?;
-            while let Some(piece) = filter.next_piece() {
+            stream.push(Bytes::copy_from_slice(chunk))?;
+            while let Some(piece) = stream.next_piece() {
                 out.extend(piece);
             }
         }

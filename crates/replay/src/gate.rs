@@ -202,9 +202,9 @@ impl Gate {
     /// keep bringing early data. Call it before the first flight is accepted here, and only if no
     /// other process has the register. `time` is the current time.
     ///
-    /// A flight that finds no room starts a new epoch. So does a clock
-    /// step that the other process had not noticed, and a larger freshness here: refused flights'
-    /// records would end before copies stop being fresh.
+    /// A flight that finds no room starts a new epoch. So does a clock step that the other process
+    /// had not noticed, and so does a larger freshness here: refused flights' records would end
+    /// before copies stop being fresh.
     pub fn restore(&self, snapshot: &RegisterSnapshot, time: HandoffTime) {
         let passed = time.common.saturating_sub(snapshot.closed_at);
         let closed_at = time.gate.saturating_sub(passed);

@@ -61,7 +61,7 @@ impl Counters {
         self.sealed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a ticket by its key's state, or `None` if the key is not in the ring.
+    /// Counts a ticket by the state of its key, which is `None` if the key is not in the ring.
     pub(crate) fn opened(&self, opened: &Opened, state: Option<KeyState>) {
         let counter = match (opened, state) {
             (Opened::UnknownKey, _) => &self.unknown,

@@ -362,8 +362,8 @@ impl Identities {
             }
             let index = index(&names, hello.servername(NameType::HOST_NAME));
             let now = SteadyClock::unix_micros() / 1_000_000;
-            // SSL_set_SSL_CTX, the usual way, would also reset the connection's early-data
-            // settings.
+            // Credentials are added to the connection. SSL_set_SSL_CTX, the usual way, would also
+            // reset its early-data settings.
             let chosen = &credentials[index];
             // SAFETY: the connection is valid, and the call only stores a flag in it.
             unsafe {

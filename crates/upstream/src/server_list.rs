@@ -161,7 +161,7 @@ impl ServerList {
         self.update_health(index, now, |health| health.succeeded(now))
     }
 
-    /// A request has failed, whose server was chosen at `picked`.
+    /// A request has failed. Its server was chosen at `picked`.
     pub(crate) fn failed(
         &mut self,
         index: usize,
@@ -185,7 +185,7 @@ impl ServerList {
         })
     }
 
-    /// The body of a response has ended, whose server was chosen at `picked`.
+    /// The body of a response has ended. Its server was chosen at `picked`.
     pub(crate) fn body_ended(
         &mut self,
         index: usize,

@@ -25,10 +25,10 @@ pub(crate) struct Shared {
     authorities: Option<Vec<u8>>,
     pub(crate) servers: Vec<Server>,
     server_list: Mutex<ServerList>,
-    /// Wakes one request in the queue when another one ends: each can use the capacity.
+    /// Wakes one queued request when a request ends: any that waits here can use the capacity.
     capacity_freed: Notify,
-    /// Wakes all requests in the queue that have failed on a server. They may be unable to use the
-    /// capacity, and must not take the place of one that can.
+    /// When a request ends, also wakes all queued requests that have failed on a server. They may
+    /// be unable to use the capacity, and must not take the place of one that can.
     capacity_freed_for_retries: Notify,
     waiting: AtomicUsize,
     rejected: AtomicU64,

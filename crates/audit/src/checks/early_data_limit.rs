@@ -17,7 +17,7 @@ pub(super) const CHECK: Check = Check {
     run,
 };
 
-/// Larger limits are not tested.
+/// Bytes; larger limits are not tested.
 const MAX_TESTED: u32 = 1 << 20;
 
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {

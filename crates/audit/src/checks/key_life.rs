@@ -21,7 +21,7 @@ pub(super) const CHECK: Check = Check {
 };
 
 const POINTS: u32 = 24;
-/// Used if a ticket is refused although its key lives, such as if a server dropped a session.
+/// Used if a ticket is refused although its key still exists: a server may drop a session.
 const SPARE_TICKETS: u32 = 2;
 /// Servers count in whole seconds.
 const TOLERANCE: Duration = Duration::from_secs(2);

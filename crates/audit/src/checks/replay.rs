@@ -12,7 +12,7 @@ use crate::probe::{Exchange, Failure, Probe, Stop, nonce};
 pub(super) const UNRELIABLE_COUNT: &str =
     "the witness did not count the original, so the count is not reliable";
 
-/// The evidence of a witness.
+/// The line of evidence for the number of executions that the witness counted.
 pub(super) fn count_text(executions: u64) -> String {
     let plural = if executions == 1 { "" } else { "s" };
     format!("the witness counted {executions} execution{plural}")

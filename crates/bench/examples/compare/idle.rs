@@ -63,7 +63,9 @@ pub(crate) fn raise_file_limit(idle: &[usize]) -> io::Result<Vec<usize>> {
     eprintln!("{hard} open files are allowed, so fewer idle connections; raise `ulimit -Hn`");
     let max_idle = (hard as usize).saturating_sub(other_files);
     if max_idle == 0 {
-        return Err(io::Error::other(format!("{hard} open files are too few: {needed} are needed")));
+        return Err(io::Error::other(format!(
+            "{hard} open files are too few: {needed} are needed"
+        )));
     }
     let mut allowed: Vec<_> = idle.iter().map(|count| (*count).min(max_idle)).collect();
     allowed.dedup();

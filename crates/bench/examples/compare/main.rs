@@ -111,7 +111,7 @@ fn compare(
                     Ok(measured) => {
                         rows.push(Row { round, cell: key.0, server: key.1, measured });
                     }
-                    // In later rounds, a failure costs only its round.
+                    // A failure in a later round costs only that round.
                     Err(reason) if round == 1 => {
                         left_out.insert(key, reason);
                     }

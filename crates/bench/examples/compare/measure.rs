@@ -30,8 +30,8 @@ pub(crate) struct Measured {
     pub(crate) server_busy: f64,
     /// The same for the load, including the upstream on its core.
     pub(crate) client_busy: f64,
-    /// Warm-up and ticket-fetching full handshakes. In cells of resumed handshakes, their cost is
-    /// subtracted.
+    /// Warm-up and ticket-fetching full handshakes. Their cost is subtracted, except in cells of full
+    /// handshakes, which count them as completed.
     pub(crate) refills: u64,
     /// Datagrams per connection over QUIC.
     pub(crate) datagrams: Option<Datagrams<f64>>,

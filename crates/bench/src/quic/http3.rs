@@ -209,7 +209,7 @@ fn huffman_digits(text: &[u8]) -> Option<[u8; 3]> {
     if text.len() > 3 {
         return None;
     }
-    let bits = text.iter().fold(0, |sum, byte| (sum << 8) | u32::from(*byte));
+    let bits = text.iter().fold(0u32, |sum, byte| (sum << 8) | u32::from(*byte));
     let (mut left, mut digits) = (8 * text.len(), [0; 3]);
     for digit in &mut digits {
         let top = |count: usize| Some((bits >> left.checked_sub(count)?) & ((1 << count) - 1));
@@ -219,7 +219,9 @@ fn huffman_digits(text: &[u8]) -> Option<[u8; 3]> {
             _ => return None,
         };
     }
-    Some(digits)
+    // The padding is shorter than a byte, and all ones.
+    let padding = (1 << left) - 1;
+    (left < 8 && bits & padding == padding).then_some(digits)
 }
 
 #[cfg(test)]
@@ -260,6 +262,11 @@ mod tests {
         for none in [&[0, 0][..], &[1, 0, 0xd9], &[0, 0, 0x80], &[0, 0, 0xff, 0xff], &[0, 0, 0xc1]]
         {
             assert_eq!(status(none), None, "{none:?}");
+        }
+        // 2000, and four bits of padding; 429 and four zeros; six bytes of zeros.
+        for huffman in [&[0x10, 0x00, 0x0f][..], &[0x68, 0x4f, 0x80], &[0; 6]] {
+            let fields = [&[0, 0, 0x5f, 9, 0x80 | huffman.len() as u8][..], huffman].concat();
+            assert_eq!(status(&fields), None, "{huffman:?}");
         }
     }
 

@@ -152,7 +152,7 @@ impl History {
     }
 
     /// Counts an order that was aborted because the process ends. It is a failure only if the
-    /// authority was told to validate, since nobody responds any more. Returns whether it is.
+    /// authority was told to validate, since its challenge responses end. Returns whether it is.
     pub(crate) fn abort(&mut self, now: i64) -> bool {
         let failed = self.started.take().is_some() && self.validation_started;
         if failed {
@@ -217,9 +217,9 @@ impl History {
 
     /// When the last failure happened, and the number of consecutive failures.
     pub(crate) fn last_failure(&self) -> Option<Failures> {
-        let rows = [self.refused, self.unreachable];
-        let at = rows.iter().flatten().map(|failures| failures.at).max()?;
-        let count = rows.iter().flatten().map(|failures| failures.count).sum();
+        let kinds = [self.refused, self.unreachable];
+        let at = kinds.iter().flatten().map(|failures| failures.at).max()?;
+        let count = kinds.iter().flatten().map(|failures| failures.count).sum();
         Some(Failures { count, at })
     }
 }

@@ -64,8 +64,8 @@ fn nodes_and_their_keys_are_listed_and_rotated() {
 
     let rotated = cluster.keys("b", &["rotate"]);
     assert_eq!(rotated.code, Some(0), "{rotated:?}");
-    let rotated = until(|| names(&cluster.list("a"), "current") != names(&listed, "current"));
-    assert!(rotated, "{:#}", cluster.list("a"));
+    let changed = until(|| names(&cluster.list("a"), "current") != names(&listed, "current"));
+    assert!(changed, "{:#}", cluster.list("a"));
     assert_resume_everywhere(dir, &[session], &[&a, &b], "after the rotation");
     let current = names(&cluster.list("a"), "current");
     let sealed = until(|| {

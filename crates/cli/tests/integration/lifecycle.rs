@@ -344,8 +344,8 @@ fn privileges_are_dropped_before_serving() {
     serve.stop();
 }
 
-/// So that a reload can read keys that only a group of the user may read. Needs root, to mount
-/// another group file.
+/// With these groups, a reload can read keys that only a group of the user may read. Needs root, to
+/// mount another group file.
 #[test]
 fn the_server_has_the_supplementary_groups_of_its_user() {
     if !nix::unistd::getuid().is_root() {

@@ -45,8 +45,8 @@ impl StoreFailure {
 /// Flights at the first of three nodes.
 pub(crate) fn store_failure(plan: &Plan, label: &Label, store_failure: StoreFailure) -> Vec<Row> {
     let store = StoreProcess::redis(StoreListen::Tcp);
-    let pipes: Vec<_> = (0..3).map(|_| Link::to(store.tcp().1)).collect();
-    let url = |node: usize| format!("redis://127.0.0.1:{}", pipes[node].port());
+    let links: Vec<_> = (0..3).map(|_| Link::to(store.tcp().1)).collect();
+    let url = |node: usize| format!("redis://127.0.0.1:{}", links[node].port());
     let stage = Stage::start_with(label.servers, url, |settings| Settings {
         freshness: Duration::from_secs(2),
         ..settings
@@ -61,7 +61,7 @@ pub(crate) fn store_failure(plan: &Plan, label: &Label, store_failure: StoreFail
     });
     match store_failure {
         StoreFailure::Frozen | StoreFailure::StaysFrozen => store.freeze(),
-        StoreFailure::CutOff | StoreFailure::CutOffAtOnce => pipes[0].cut(),
+        StoreFailure::CutOff | StoreFailure::CutOffAtOnce => links[0].cut(),
     }
     // Now the node does not try to reach the store.
     thread::sleep(DETECTION_TIME);

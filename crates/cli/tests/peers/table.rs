@@ -82,10 +82,12 @@ impl Cell {
         logged: Option<u64>,
     ) -> Self {
         let mut evidence = finding.evidence.clone();
-        evidence.extend(logged.map(|count| format!("the server logged {count} executions")));
+        evidence.extend(logged.map(|count| {
+            format!("the server logged {count} execution{}", if count == 1 { "" } else { "s" })
+        }));
         // One line for each request of the check.
         let counted = finding.evidence.iter().filter_map(|line| {
-            line.strip_prefix("the witness counted ")?.strip_suffix(" executions")?.parse().ok()
+            line.strip_prefix("the witness counted ")?.split(' ').next()?.parse().ok()
         });
         let executions = logged.or(counted.max());
         Self { executions, evidence, ..Self::new(peer, row, result, finding.summary.clone()) }

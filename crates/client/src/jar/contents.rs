@@ -60,13 +60,13 @@ struct JarFile<S, T> {
 
 const VERSION: u32 = 2;
 
-/// Maximum number of tickets for one origin and transport.
+/// Maximum number of tickets for one origin, transport and trust setting.
 const MAX_SESSIONS_PER_ORIGIN: usize = 16;
 
 /// Maximum number of tickets.
 const MAX_SESSIONS: usize = 512;
 
-/// Maximum number of address tokens for one origin.
+/// Maximum number of address tokens for one origin and trust setting.
 const MAX_TOKENS_PER_ORIGIN: usize = 4;
 
 /// Maximum number of address tokens.

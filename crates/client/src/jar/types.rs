@@ -118,7 +118,7 @@ pub struct JarQuery<'a> {
     pub trust: &'a TrustId,
     /// Application protocols offered over TCP; `None` if TCP is not used.
     pub tcp: Option<&'a [Vec<u8>]>,
-    /// The same for QUIC.
+    /// Application protocols offered over QUIC; `None` if QUIC is not used.
     pub quic: Option<&'a [Vec<u8>]>,
     /// Oldest and newest TLS version.
     pub versions: (Version, Version),

@@ -70,8 +70,8 @@ enum Outcome {
 /// How the use of one TCP connection ended.
 enum TcpOutcome {
     Ended(Outcome),
-    /// The first flight with early data stayed unanswered. This second connection, without early
-    /// data, is complete.
+    /// The first flight with early data stayed unanswered. The value is a second connection,
+    /// without early data, whose handshake is complete.
     Unanswered(Box<TcpReady>),
 }
 
@@ -265,7 +265,7 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// The time limit for name resolution and handshakes.
+/// The time limit for connecting: name resolution, the connection and its TLS handshake.
 struct ConnectLimit {
     timeout: Option<Duration>,
     deadline: Option<tokio::time::Instant>,
@@ -273,7 +273,7 @@ struct ConnectLimit {
 
 impl ConnectLimit {
     fn new(timeout: Option<Duration>) -> Self {
-        // A deadline beyond the range of the clock is none.
+        // There is no limit if the clock cannot represent the deadline.
         let deadline = timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout));
         Self { timeout, deadline }
     }

@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::support::{ClientDir, Reply, Server, ServerBehaviour, send};
 
 /// Passes connections on to a server. It can swallow what a client sends on the next connection:
-/// TCP acknowledges it, and nobody responds.
+/// TCP acknowledges it, but there is no response.
 struct Relay {
     address: SocketAddr,
     swallows_next: Arc<AtomicBool>,

@@ -291,8 +291,8 @@ impl RouteSection {
         {
             return Err(SettingError::new(*key, format!("{key} is only allowed with upstream")));
         }
-        let has_query = self.redirect.as_deref().map(|to| to.contains(['?', '#']));
-        let problem = match (self.keep_path, has_query) {
+        let has_query_or_fragment = self.redirect.as_deref().map(|to| to.contains(['?', '#']));
+        let problem = match (self.keep_path, has_query_or_fragment) {
             (true, None) => "keep_path is only allowed with redirect",
             (true, Some(true)) => {
                 "keep_path appends the request's path and query, so redirect has no query and no \

@@ -20,7 +20,7 @@ pub struct Finding {
     pub fix: Option<String>,
 }
 
-/// Whether a check succeeded.
+/// The outcome of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
     /// It works.

@@ -72,7 +72,7 @@ fn block(
         }
     }
     checks.push((equal(port), Some(true)));
-    // Behind the checks: accept, then reject.
+    // After the checks: accept, then reject.
     let reject = checks.len() + 1;
     let resolved = checks.into_iter().enumerate().map(|(index, (instruction, expected))| {
         let distance = (reject - index - 1) as u8;

@@ -130,7 +130,7 @@ fn upload(network: &Network, bytes: usize) -> Result<usize, Box<dyn std::error::
     let mut accepted = listener.accept()?.0;
     let writer = client.try_clone()?;
     let sending = std::thread::spawn(move || {
-        // Fails if the connection is closed below before all is sent.
+        // Fails if this function drops the connection, below, before all is sent.
         let _ = (&writer).write_all(&vec![7; bytes]);
     });
     accepted.set_read_timeout(Some(Duration::from_secs(1)))?;

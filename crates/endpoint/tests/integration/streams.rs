@@ -108,7 +108,7 @@ async fn the_server_opens_streams_as_far_as_the_client_allows() {
     assert!(opened.is_ok());
 }
 
-/// A long connection has many streams, so nothing may be left of each.
+/// A long connection has many streams, so nothing may be left of a dropped one.
 #[tokio::test]
 async fn dropped_streams_leave_no_wakers() {
     struct Counted;

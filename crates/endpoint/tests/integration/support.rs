@@ -191,7 +191,7 @@ pub(crate) struct Layer {
 pub(crate) struct LayerState {
     /// The percentage of send calls that are lost. Pseudorandom, since probes may have a regular interval.
     pub(crate) lose: usize,
-    /// Each send call whose number is a multiple finds the socket full; 0: none.
+    /// Each send call whose number is a multiple of this finds the socket full; 0: none.
     pub(crate) full: usize,
     /// Send calls so far.
     pub(crate) calls: AtomicUsize,

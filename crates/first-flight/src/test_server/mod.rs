@@ -186,7 +186,7 @@ pub struct Behaviour {
     pub software: &'static str,
     /// Bytes that it sends as handshake messages before its EncryptedExtensions.
     pub inserted: Vec<u8>,
-    /// The same, after its tickets.
+    /// Bytes that it sends as handshake messages after its tickets.
     pub appended: Vec<u8>,
     /// How used tickets are treated.
     pub used_tickets: UsedTicket,

@@ -85,7 +85,7 @@ impl ServerKind {
     /// Its capabilities as far as they are known before it is probed.
     pub fn capabilities(self) -> Capabilities {
         let mut missing = self.server().missing();
-        // Clients do not report it, so no probe shows it.
+        // Clients do not report whether a certificate is compressed, so no probe shows it.
         if self != Self::Firstflight {
             missing.push((
                 Capability::CertificateCompression,

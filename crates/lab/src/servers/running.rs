@@ -105,7 +105,7 @@ impl RunningServer {
 
     /// The ids of all its processes, including those that they have started.
     pub(crate) fn pids(&self) -> Vec<u32> {
-        let pids: Vec<u32> = self.processes.iter().map(|server| server.process.id()).collect();
+        let pids: Vec<u32> = self.processes.iter().map(|listener| listener.process.id()).collect();
         process_tree(&pids)
     }
 
@@ -121,7 +121,7 @@ impl RunningServer {
     pub(crate) fn ensure_running(&self) -> Result<(), LabError> {
         self.processes
             .iter()
-            .try_for_each(|server| ensure_running(self.kind, &server.process, &server.output))
+            .try_for_each(|listener| ensure_running(self.kind, &listener.process, &listener.output))
     }
 
     /// Terminates its processes and waits for them, so that the log is complete. Kills those that

@@ -77,7 +77,7 @@ pub(crate) struct QuicFlow {
     pub(crate) incomplete_since: Option<u64>,
     /// Bytes of memory of the stored datagrams.
     pub(crate) memory: usize,
-    /// Payload bytes stored of each direction.
+    /// The stored payload bytes of each direction, indexed by `Direction`.
     stored_bytes: [usize; 2],
     /// The destination connection IDs of each direction, indexed by `Direction`.
     pub(crate) ids: [BTreeSet<Vec<u8>>; 2],

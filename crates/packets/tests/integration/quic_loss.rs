@@ -288,7 +288,7 @@ fn datagrams_that_the_capture_truncated_are_reported() {
         captured.frame.truncate(600);
     }
     let (facts, _) = analyze_quic(&capture, &peers.key_log());
-    // The Initial packets are short enough, but the early data behind the first is lost.
+    // The Initial packets are short enough, but the early data after the first is lost.
     assert_eq!(facts.label(), Err(Unlabelled::EarlyData(Unknown::CaptureGap)));
     assert!(matches!(facts.last_response, LastResponse::Unknown(_)), "{:?}", facts.last_response);
     assert!(facts.first_flight.is_empty());

@@ -157,7 +157,7 @@ fn refused_by(server: &Setup, client: &Setup, remembered: Remembered) -> (EarlyD
     assert_eq!(pair.received(connected.server), [b"again"]);
     // The new ticket allows early data again, if this server accepts any.
     let next = connected.inbox.take_resumptions().pop().expect("a ticket");
-    let may_accept = matches!(server.opens, Opens::Plainly) && server.server_groups.is_none();
+    let may_accept = matches!(server.opens, Opens::Session) && server.server_groups.is_none();
     let next = pair.connect(resuming(next));
     assert_eq!(pair.client(next.client).accepted_0rtt(), may_accept);
     let seen = facts(pair.server(connected.server));
@@ -172,8 +172,8 @@ fn rfc9001_4_6_2_a_connection_succeeds_without_its_refused_early_data() {
     assert_eq!(refused(&other_keys), (EarlyDataReason::SessionNotResumed, false));
     let withheld = Setup { opens: Opens::WithoutEarlyData, ..Setup::default() };
     assert_eq!(refused(&withheld), (EarlyDataReason::Withheld(WithheldReason::Zone), true));
-    let elsewhere = Setup { opens: Opens::Elsewhere, ..Setup::default() };
-    assert_eq!(refused(&elsewhere), (EarlyDataReason::SessionNotResumed, false));
+    let needs_lookup = Setup { opens: Opens::NeedsLookup, ..Setup::default() };
+    assert_eq!(refused(&needs_lookup), (EarlyDataReason::SessionNotResumed, false));
     let groups = Setup { server_groups: Some("P-384".to_owned()), ..Setup::default() };
     let other_group = refused_by(&groups, &setup, setup.remembered());
     assert_eq!(other_group, (EarlyDataReason::HelloRetryRequest, true));
@@ -286,7 +286,7 @@ fn without_a_judge_early_data_is_refused() {
 fn a_session_that_was_looked_up_is_resumed_and_its_early_data_judged() {
     // The ticket was sealed plainly, and a copy of its session kept.
     let plain = Setup::default();
-    let setup = Setup { opens: Opens::Elsewhere, ..plain.clone() };
+    let setup = Setup { opens: Opens::NeedsLookup, ..plain.clone() };
     for accepts in [true, false] {
         let remembered = plain.remembered();
         let sealed = plain.sealed.lock().unwrap().last().cloned().unwrap();

@@ -98,12 +98,12 @@ fn setup(post_quantum: bool) -> Setup {
 
 #[test]
 fn the_judge_gets_the_previewed_client_hello() {
-    for opens in [crate::support::Opens::Plainly, crate::support::Opens::Elsewhere] {
+    for opens in [crate::support::Opens::Session, crate::support::Opens::NeedsLookup] {
         for post_quantum in [true, false] {
             for retry in [false, true] {
                 let setup = Setup { opens, ..setup(post_quantum) };
                 let mut plain = setup.clone();
-                plain.opens = crate::support::Opens::Plainly;
+                plain.opens = crate::support::Opens::Session;
                 let remembered = plain.remembered();
                 let mut pair = setup.pair();
                 let previewing = PreviewingServer::install(&mut pair, retry);

@@ -105,10 +105,10 @@ fn changed_limits_are_noticed_after_the_first_connection() {
 #[test]
 fn a_session_that_is_not_in_the_ticket_is_requested() {
     let plain = Setup::default();
-    let elsewhere = Setup { opens: Opens::Elsewhere, ..plain.clone() };
+    let needs_lookup = Setup { opens: Opens::NeedsLookup, ..plain.clone() };
     let hello = client_hello(&plain, remembered(&plain));
     let session = plain.sealed.lock().unwrap().last().cloned().unwrap();
-    let crypto = elsewhere.server();
+    let crypto = needs_lookup.server();
     let FirstFlightPreview::NeedsSession(key) = crypto.preview(&hello, None).unwrap() else {
         panic!("the session is not in the ticket");
     };

@@ -67,7 +67,7 @@ pub enum Role {
 /// Who confirms that a process is the master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Confirmation {
-    /// No confirmation is needed, because there is only one process.
+    /// No confirmation is needed, because the store is a single process.
     NotNeeded,
     /// When a majority of the sentinels last named the process's address, or a majority of a
     /// cluster's masters its slots, on the monotonic clock. The time is that of the majority's

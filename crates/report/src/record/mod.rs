@@ -190,8 +190,7 @@ pub enum Witness {
     /// The packets, taken from the emulated link or a capture.
     #[default]
     Packets,
-    /// The kernel's TCP_INFO and the client's TLS state: for a remote server without a
-    /// capture.
+    /// The kernel's TCP_INFO and the client's TLS state: for a remote server without a capture.
     /// Round trips are then the time to the first byte in units of the kernel's minimum RTT.
     Kernel,
 }

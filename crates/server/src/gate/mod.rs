@@ -239,7 +239,8 @@ impl EarlyDataGate {
     }
 
     /// Whether this flight, whose ticket was used before, has a record here: then it is a copy, or
-    /// an original that a copy has overtaken. After a handoff, the other process has the record.
+    /// an original that a copy has overtaken. Not known after a handoff: the other process has the
+    /// record then.
     pub(crate) fn is_copy(&self, facts: &Handshake) -> bool {
         let Some(offered) = facts.offered_flight else { return false };
         let key = ClaimKey::of_flight(&offered.digest);
@@ -581,7 +582,7 @@ impl EarlyDataRefusal {
 /// Attempts to claim a flight while the register is being handed over or returned.
 pub(crate) const MAX_HANDOFF_ATTEMPTS: usize = 3;
 
-/// The reason as metrics and the access log name it.
+/// Why the store's reply is missing, as metrics and the access log name it.
 pub(crate) fn store_reason(why: Unknown) -> RefusedReason {
     match why {
         Unknown::Absent => RefusedReason::StoreDown,

@@ -137,8 +137,9 @@ fn is_stale(offer: &FlightOffer, offset: i64, config: &SharedConfig) -> bool {
 /// When the record of a refused flight may expire. `end`: by this node's clock. `offset`: by how
 /// many microseconds the store's clock is ahead.
 ///
-/// A store that is far ahead would drop the record too early, or at once. The later end suffices,
-/// whichever clock is wrong. It is bounded, because the clocks may be years apart.
+/// A store that is far ahead would drop the record too early, or at once. The later of the ends by
+/// both clocks suffices, whichever clock is wrong. The difference is bounded, because the clocks may
+/// be years apart.
 fn spent_record_end(end: Duration, offset: i64, config: &SharedConfig) -> Duration {
     let ahead = Duration::from_micros(u64::try_from(offset).unwrap_or(0));
     match ahead > config.clock_margin {

@@ -50,7 +50,7 @@ async fn until(reached: impl Fn() -> bool) {
 #[tokio::test]
 async fn no_flight_is_stale_before_the_first_heartbeat() {
     let directory = tempfile::tempdir().unwrap();
-    // Nobody listens there.
+    // Nothing listens there.
     let (gate, _store) = gate_with(Address::Unix(directory.path().join("store")));
     // Stale, unless this node's clock is ahead: then other nodes accept a copy.
     let flight = refused_flight(&gate, Some(-30));

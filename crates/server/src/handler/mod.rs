@@ -30,7 +30,7 @@ pub(crate) struct RequestContext<'a> {
     pub(crate) before_completion: bool,
     /// The claims that the request holds.
     pub(crate) claims: &'a RequestClaims,
-    /// Handlers add the upstream's work, the memory that the request holds, and counts.
+    /// To which handlers add the upstream's work, the memory that the request holds, and counts.
     pub(crate) record: &'a RequestRecord,
     /// The `traceparent` field that continues the request's trace at the upstream.
     pub(crate) traceparent: Option<String>,

@@ -196,8 +196,9 @@ impl Drop for PendingHandshake<'_> {
     }
 }
 
-/// An offer of early data on a ticket that was used before. It is checked again when it is dropped:
-/// a copy that arrives just after its original finds the ticket used before the flight is recorded.
+/// An offer of early data on a ticket that was used before. It is counted if it is a copy, which is
+/// checked again when it is dropped: a copy that arrives just after its original finds the ticket
+/// used before the flight is recorded.
 struct UsedTicket<'a> {
     shared: &'a ServerContext,
     origin: &'a AcceptedConnection,

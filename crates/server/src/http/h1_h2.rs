@@ -216,12 +216,12 @@ impl Library {
         let limits = &connection.snapshot.limits;
         if connection.facts().tls.alpn.as_deref() == Some(b"h2") {
             let service = HttpService::new(connection.clone(), driver, None);
-            // A refused stream says that its request was not processed, but a copy may have been
-            // executed. So no stream of such a flight is refused: its request waits until the
-            // flight is spent, or gets 425.
-            let is_original = !connection.facts().lost_claim() && !connection.may_be_replayed();
+            // A refused stream says that its request was not processed. That may be false if a copy
+            // of the flight may have been executed. No stream is refused then: its request waits
+            // until the flight is spent, or gets 425.
+            let has_no_copy = !connection.facts().lost_claim() && !connection.may_be_replayed();
             let streams =
-                if is_original { limits.streams } else { limits.streams.max(MAX_EARLY_STREAMS) };
+                if has_no_copy { limits.streams } else { limits.streams.max(MAX_EARLY_STREAMS) };
             // hyper limits rapid resets (CVE-2023-44487) by itself.
             let connection = http2::Builder::new(spawned)
                 .timer(TokioTimer::new())

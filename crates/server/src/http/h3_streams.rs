@@ -467,6 +467,7 @@ pub(crate) struct StreamState {
     delivered: AtomicU64,
     /// Whether to reset the stream if it is dropped before its end.
     reset_on_drop: AtomicBool,
+    /// Whether the request is malformed, which decides the code of the reset.
     is_malformed: AtomicBool,
     /// Whether the request's head is complete.
     has_head: AtomicBool,

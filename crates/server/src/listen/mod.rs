@@ -73,9 +73,9 @@ enum Closing {
 pub(crate) struct ListenerChanges {
     new: Vec<(Listener, BoundPort)>,
     kept: Vec<(SocketAddr, Listener)>,
-    /// Listeners that serve HTTP/3, with new sockets where their UDP ports are not bound yet, and
-    /// kept listeners that do not serve it.
+    /// Listeners that serve HTTP/3, with new sockets where their UDP ports are not bound yet.
     with_udp: Vec<(SocketAddr, Vec<UdpSocket>)>,
+    /// Kept listeners that do not serve HTTP/3.
     without_udp: Vec<SocketAddr>,
     removed: Vec<SocketAddr>,
 }

@@ -460,7 +460,8 @@ impl Drop for RecordedBody {
     }
 }
 
-/// Copies a client's text for the access log or a span, up to a maximum length.
+/// Copies a client's text for the access log or a span, up to a maximum length: both wait in
+/// queues.
 fn copy_truncated(text: &str) -> String {
     let mut end = text.len().min(MAX_COPIED_BYTES);
     while !text.is_char_boundary(end) {

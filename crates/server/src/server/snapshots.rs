@@ -282,7 +282,7 @@ fn ticket_group(site: &Site, sites: &[Site], config: &ServerConfig) -> Option<St
     };
     let own = certificate(site).filter(|_| config.tickets.across_names)?;
     let is_in_group = |other: &&Site| {
-        certificate(other).is_some_and(|certificate| certificate == own)
+        certificate(other).is_some_and(|others| others == own)
             && other.early_rules() == site.early_rules()
     };
     let names = sites.iter().filter(is_in_group).map(|site| site.names.first());

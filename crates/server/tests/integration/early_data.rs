@@ -13,7 +13,7 @@ use crate::support::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn full_resumed_and_early_requests_are_answered_and_logged() {
+async fn full_resumed_and_early_requests_get_responses_and_are_logged() {
     let server = RunningServer::files(|_| {}).await;
     let response = fetch(server.address, &String::from_utf8(get("/?full")).unwrap()).await;
     assert!(
@@ -363,7 +363,7 @@ async fn http2_an_early_request_cannot_bypass_the_gate_next_to_later_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_ping_is_answered_early_and_its_copy_is_not() {
+async fn a_ping_is_executed_early_and_its_copy_is_not() {
     let dir = std::sync::Arc::new(tempfile::tempdir().unwrap());
     let server = RunningServer::start(dir, Content::PingPong, process_keys).await;
     let session = server.session("ping-pong").await;

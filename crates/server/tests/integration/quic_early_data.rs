@@ -224,7 +224,7 @@ async fn refused_early_data_is_sent_again_and_is_executed_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pings_are_answered_early_and_once() {
+async fn pings_are_executed_early_and_once() {
     let dir = std::sync::Arc::new(tempfile::tempdir().unwrap());
     let server = RunningServer::start(dir, Content::PingPong, |_| {}).await;
     let log = server.dir.path().join("access.log");

@@ -34,8 +34,8 @@ struct Arguments {
     /// How long a claim may take, in milliseconds
     #[arg(long, default_value_t = 1000.0)]
     budget_ms: f64,
-    /// Seconds of load before the measurement; with the lifetime of a record, as many records
-    /// expire as are written
+    /// Seconds of load before the measurement; if at least the lifetime of a record, as many
+    /// records expire as are written
     #[arg(long, default_value_t = 1.0)]
     settle_s: f64,
     /// Process id of a replica whose processor time is counted too

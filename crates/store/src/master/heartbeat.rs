@@ -20,7 +20,7 @@ const SECTIONS: [&str; 4] = ["server", "replication", "memory", "stats"];
 const OTHER_SETTINGS: &str = "another node has other settings; set freshness, clock_margin and \
                               the store's mode to the same values on all nodes";
 
-/// Runs until its task is aborted, or the address can no longer change.
+/// Runs until its task is aborted, or no address is known and none can follow.
 pub(super) async fn run(master: Arc<Master>) {
     let mut heartbeat = HeartbeatTask {
         master: &master,

@@ -119,8 +119,8 @@ impl<T: PartialEq> Votes<T> {
                 self.cast.iter().flatten().filter(|(other, _)| other == vote).collect();
             same.sort_by(|(_, a), (_, b)| b.cmp(a));
             let (_, requested_at) = same.get(needed - 1)?;
-            // Equal slot maps may differ in addresses; the last vote of a voter that is gone is
-            // outdated.
+            // The newest, because equal slot maps may differ in addresses, and the last vote of a
+            // voter that is gone has outdated ones.
             same.first().map(|(newest, _)| (newest, *requested_at))
         })
     }

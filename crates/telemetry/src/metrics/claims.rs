@@ -94,7 +94,7 @@ fn series(labels: &[(&'static str, &'static str)], value: SeriesValue) -> Series
     Series::new(labels.collect(), value)
 }
 
-/// Why claims may not be attempted in the store.
+/// The reasons for which the store can be unavailable.
 const UNAVAILABLE_REASONS: [RefusedReason; 7] = [
     RefusedReason::StoreDown,
     RefusedReason::StoreTimeout,

@@ -58,7 +58,7 @@ fn write_histogram(
     let mut count = 0;
     for (at, bucket) in value.buckets.iter().enumerate() {
         count += bucket;
-        // Written the same way in both formats, so that series continue when a scraper switches.
+        // The same in both formats, so that series continue when a scraper switches formats.
         let bound = match value.bounds.get(at) {
             Some(bound) => format!("{bound:?}"),
             None => "+Inf".to_owned(),

@@ -1,5 +1,5 @@
-//! The example alerts, recording rules and dashboard use only existing metrics. By promtool, each
-//! alert fires in its scenario, and none when all is well.
+//! The example alerts, recording rules and dashboard use only existing metrics. promtool verifies
+//! that each alert fires in its scenario, and none when all is well.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -176,7 +176,8 @@ fn rfc9000_10_3_guessed_stateless_resets_are_ignored() {
 #[test]
 fn rfc9000_6_2_a_forged_version_negotiation_is_ignored() {
     let mut setup = Setup::new(&[]);
-    // One before the server's first response, which lists the client's own version, and one after.
+    // Two forged packets: one with the client's own version before the server's first response, and
+    // one with another version after it.
     setup.relay.rule(move |direction, nth, datagram| {
         if direction == super::relay::Direction::Up || nth > 0 {
             return vec![datagram];

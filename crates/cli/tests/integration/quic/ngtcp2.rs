@@ -168,7 +168,7 @@ fn ngtcp2_refused_by_a_server_without_its_keys() {
     assert_eq!(setup.logged(2), [FULL, FULL]);
 }
 
-/// Covers GnuTLS, too: gnutls-cli cannot use a ticket twice.
+/// ngtcp2's client uses GnuTLS, whose own client, gnutls-cli, cannot use a ticket twice.
 #[test]
 fn rfc8446_c_4_ngtcp2_with_a_used_ticket_makes_a_full_handshake() {
     if skipped_without(&["gtlsclient"]) {

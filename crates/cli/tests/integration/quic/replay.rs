@@ -79,7 +79,7 @@ fn rfc9001_9_2_ten_thousand_replays_over_quic_execute_nothing() {
     let flights: Vec<_> = recorded.iter().map(|one| one.datagrams.clone()).collect();
     for round in 1..=2 {
         resend(setup.server.address, &flights, 5_000_usize.div_ceil(flights.len()));
-        // Each flight has then made `round` connections, and each of them has reached the gate.
+        // Waits until at least `round` copies of each flight have connected, and reached the gate.
         let all = within(TEST_TIMEOUT, Duration::from_millis(250), || {
             resend(setup.server.address, &flights, 1);
             let log = setup.server.log();

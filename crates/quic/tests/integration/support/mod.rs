@@ -33,10 +33,10 @@ pub(crate) struct MarkSealer {
 /// How a sealer opens its own tickets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Opens {
-    Plainly,
+    Session,
     WithoutEarlyData,
-    /// The session has to be looked up. The lookup key is the ticket itself.
-    Elsewhere,
+    /// The lookup key is the whole ticket, which contains the session.
+    NeedsLookup,
 }
 
 impl TicketSealer for MarkSealer {
@@ -52,11 +52,11 @@ impl TicketSealer for MarkSealer {
     fn open(&self, ticket: &[u8]) -> OpenedTicket {
         match ticket.split_first() {
             Some((key, session)) if *key == self.key => match self.opens {
-                Opens::Plainly => OpenedTicket::Session(session.to_vec()),
+                Opens::Session => OpenedTicket::Session(session.to_vec()),
                 Opens::WithoutEarlyData => {
                     OpenedTicket::WithoutEarlyData(session.to_vec(), WithheldReason::Zone)
                 }
-                Opens::Elsewhere => OpenedTicket::NeedsLookup(ticket.to_vec()),
+                Opens::NeedsLookup => OpenedTicket::NeedsLookup(ticket.to_vec()),
             },
             _ => OpenedTicket::Ignored,
         }
@@ -92,7 +92,7 @@ impl Default for Setup {
             server_alpn: vec![b"test".to_vec()],
             client_alpn: vec![b"test".to_vec()],
             sealer_key: 1,
-            opens: Opens::Plainly,
+            opens: Opens::Session,
             sealer: None,
             sealed: Arc::default(),
             early_data: true,

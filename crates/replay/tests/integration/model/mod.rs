@@ -5,7 +5,7 @@
 //! The decisions are made by the crate's own code ([`firstflight_replay::SharedGate`],
 //! `check_claims`, `Continuity`); the model is the environment. One flight is enough, because
 //! flights share no record. The attacker delivers copies to any node at any time, even before the
-//! original, and as often as wanted. The model counts how often the flight's request is executed:
+//! original, and any number of times. The model counts how often the flight's request is executed:
 //! as early data on any connection, or on the client's own connection after its early data was
 //! refused. Time advances in ticks of 4 s. Freshness and clock margin are one tick each, so a
 //! record ends 4.75 ticks after the flight's exact time, and a recording window lasts 6.75 or 7.75.

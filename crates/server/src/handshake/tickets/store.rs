@@ -48,9 +48,9 @@ struct QueuedSession {
 /// Counts sessions that could not be stored.
 #[derive(Default)]
 struct StoreFailures {
-    /// All failures, those since the last recovery, and whether they were logged.
     total: AtomicU64,
     since_recovery: AtomicU64,
+    /// Whether the first failure since the last recovery was logged.
     logged: AtomicBool,
 }
 

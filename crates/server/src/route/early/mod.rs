@@ -157,7 +157,7 @@ pub(crate) enum Rejection {
     NonceUsed,
     KeyUsed,
     InvalidKey,
-    /// It is unknown whether the request was executed before, for this reason.
+    /// It is unknown whether the request was executed before. With the reason for the access log.
     Unknown(&'static str),
 }
 

@@ -59,7 +59,8 @@ impl RateLimiter {
     }
 }
 
-/// The address that stands for a client. An IPv6 host usually has a whole /64 network.
+/// The address that stands for a client: for IPv6 that of its /64 network, since a host usually has
+/// all 2^64 addresses of one.
 fn key(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
