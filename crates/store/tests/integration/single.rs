@@ -326,12 +326,32 @@ const REVERT: &str = "for _, key in ipairs(redis.call('keys', 'firstflight:c:*')
                         else redis.call('del', key) end
                       end";
 
+/// Waits until a heartbeat has confirmed a mark that is younger than the epoch. The script does not
+/// reset the epoch, and an epoch that is younger than the lost mark counts.
+async fn wait_for_marks(redis: &StoreProcess) {
+    const MARKS: &str = "local marks = ''
+                         for _, key in ipairs(redis.call('keys', 'firstflight:mark:*')) do
+                           marks = marks .. redis.call('get', key) .. ' '
+                         end
+                         return marks";
+    // The second mark is set after the first was confirmed.
+    for _ in 0..2 {
+        let end = Instant::now() + Duration::from_secs(20);
+        let before = redis.cli(&["eval", MARKS, "0"]);
+        while redis.cli(&["eval", MARKS, "0"]) == before {
+            assert!(Instant::now() < end, "no heartbeat sets a mark");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
 /// RFC 8446 section 8.2.
 async fn a_store_reset_to_a_snapshot_starts_a_new_recording_window() {
     let (redis, store) = redis().await;
     for mark in ["older", "missing"] {
         let flight = fresh();
         assert_eq!(claim(&store, flight).await, Won);
+        wait_for_marks(&redis).await;
         // Taken before the script, because a heartbeat may notice it before redis-cli has ended.
         let reverted = Instant::now();
         redis.cli(&["eval", REVERT, "0", mark]);
