@@ -40,7 +40,7 @@
 //! # Usage
 //!
 //! A [`FirstFlight`] is a value: its bytes can be sent as often as a test needs, and each
-//! [`Connection`] made from it is another copy. Whoever built the flight can read the response to
+//! [`Connection`] made from it is another copy. The builder of the flight can read the response to
 //! any copy, which an attacker cannot; this is how a test sees that a server responded to a copy. A
 //! connection can also be completed, which makes it the original, or be left incomplete, as an
 //! attacker has to leave it.

@@ -143,7 +143,7 @@ impl PuncturableFunction {
         }
     }
 
-    /// Serializes the function. The bytes are as secret as the function itself: whoever has them can
+    /// Serializes the function. The bytes are as secret as the function itself: anyone who has them can
     /// compute every value that is left.
     pub fn snapshot(&self) -> Zeroizing<Vec<u8>> {
         snapshot::to_bytes(&self.epochs)

@@ -64,7 +64,7 @@
 //! # What a thief of the state can compute
 //!
 //! Claim: the values of punctured and expired indices are indistinguishable from random bytes to
-//! whoever has the complete state after the puncture and all other values, if AES-128 is a
+//! anyone who has the complete state after the puncture and all other values, if AES-128 is a
 //! pseudorandom permutation.
 //!
 //! Sketch of the proof, after Goldreich, Goldwasser and Micali, for one punctured leaf; by a hybrid

@@ -18,7 +18,7 @@ impl ResetKey {
     }
 
     /// Derives the key of one of several ports, which have different connections. With one key for all,
-    /// whoever knows a connection id could make another port send its reset token, and end the
+    /// anyone who knows a connection id could make another port send its reset token, and end the
     /// connection (RFC 9000 section 21.11).
     pub fn for_port(&self, address: SocketAddr) -> Self {
         let mut key = Self([0; DIGEST]);

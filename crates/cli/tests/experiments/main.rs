@@ -193,7 +193,7 @@ fn spoiled(sample: &Sample) -> bool {
     matches!(sample.fault, Some(Fault::Spoiled(_)))
 }
 
-/// The fewest round trips of each cell. A stall longer than the path's round-trip time counts as a
+/// The minimum of round trips of each cell. A stall longer than the path's round-trip time counts as a
 /// round trip, so a sample may have more than the protocols need, but never fewer.
 #[derive(Default)]
 struct RoundTrips<T>(HashMap<usize, (T, T)>);
@@ -202,16 +202,16 @@ impl<T: Copy + PartialOrd + Debug> RoundTrips<T> {
     /// Adds a sample, also a spoiled one: its packets may be late, but they are complete.
     fn note(&mut self, counted: T, expected: T, (cell, sample): (&Cell, &Sample)) {
         assert!(counted >= expected, "{counted:?} of {expected:?}: {sample:?} in {cell:?}");
-        let (fewest, _) = self.0.entry(sample.cell).or_insert((counted, expected));
-        if counted < *fewest {
-            *fewest = counted;
+        let (minimum, _) = self.0.entry(sample.cell).or_insert((counted, expected));
+        if counted < *minimum {
+            *minimum = counted;
         }
     }
 
     fn check(self, record: &Record) {
         assert!(!self.0.is_empty(), "no samples");
-        for (cell, (fewest, expected)) in self.0 {
-            assert_eq!(fewest, expected, "{:?}", record.cells[cell]);
+        for (cell, (minimum, expected)) in self.0 {
+            assert_eq!(minimum, expected, "{:?}", record.cells[cell]);
         }
     }
 }

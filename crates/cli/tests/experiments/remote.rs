@@ -142,8 +142,8 @@ pub(super) fn over_quic() {
     }
     for (index, cell) in record.cells.iter().enumerate() {
         let of_cell = record.samples.iter().filter(|sample| sample.cell == index);
-        let fewest = of_cell.map(|sample| sample.round_trips).min().expect("a sample");
-        assert_eq!(fewest, cell.expected_round_trips, "{cell:?}");
+        let min_round_trips = of_cell.map(|sample| sample.round_trips).min().expect("a sample");
+        assert_eq!(min_round_trips, cell.expected_round_trips, "{cell:?}");
     }
     let control = record.control.as_ref().unwrap();
     assert_eq!(control.pairs.len(), 1);
@@ -161,8 +161,8 @@ pub(super) fn page_over_quic() {
     let trips = |token: bool| {
         let index = record.cells.iter().position(|cell| cell.token == token).unwrap();
         let of_cell = || record.samples.iter().filter(|sample| sample.cell == index);
-        let fewest = of_cell().map(|sample| sample.round_trips).min().unwrap();
-        (fewest, of_cell().map(|sample| sample.total_round_trips).min().unwrap())
+        let min_round_trips = of_cell().map(|sample| sample.round_trips).min().unwrap();
+        (min_round_trips, of_cell().map(|sample| sample.total_round_trips).min().unwrap())
     };
     // A server that pauses within a flight, as on a busy machine, adds round trips to some samples.
     assert_eq!(trips(false), (Some(1), Some(2)));
@@ -198,8 +198,8 @@ pub(super) fn ping_pong() {
     }
     for (index, cell) in record.cells.iter().enumerate() {
         let of_cell = record.samples.iter().filter(|sample| sample.cell == index);
-        let fewest = of_cell.map(|sample| sample.round_trips).min().expect("a sample");
-        assert_eq!(fewest, cell.expected_round_trips, "{cell:?}");
+        let min_round_trips = of_cell.map(|sample| sample.round_trips).min().expect("a sample");
+        assert_eq!(min_round_trips, cell.expected_round_trips, "{cell:?}");
     }
 }
 

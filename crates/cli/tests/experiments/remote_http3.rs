@@ -24,7 +24,7 @@ const KINDS: [HandshakeKind; 3] =
 const RTTS_MS: [u64; 2] = [18, 260];
 const PAGE: ResponseSize = ResponseSize::TenKib;
 
-/// By kind of handshake: the label, and the fewest round trips to the first and to the last byte. A
+/// By kind of handshake: the label, and the minimum of round trips to the first and to the last byte. A
 /// busy machine adds round trips, but takes none away.
 type Found = BTreeMap<String, (String, u32, u32)>;
 

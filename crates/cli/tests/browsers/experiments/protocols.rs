@@ -121,9 +121,9 @@ pub(crate) fn returns_with_expired_tokens(installed: &Installed) -> Result<(), S
 }
 
 /// Returns more often than the first visit brings tickets, so each visit has to bring the next
-/// ticket. Checks the packets, since a page loads without early data, too. `min_tokens`: the fewest
-/// address tokens of a visit; quinn sends one at once to a validated address, and one to any
-/// address for each Handshake packet.
+/// ticket. Checks the packets, since a page loads without early data, too. A visit has to
+/// bring at least `min_tokens` address tokens; quinn sends one at once to a validated address, and
+/// one to any address for each Handshake packet.
 fn return_five_times(installed: &Installed, config: &str, min_tokens: u32) -> Result<(), String> {
     let quic = Quic::Known(vec!["www.site.test:443".to_owned()]);
     let mut visits = Visits::with_config(installed, quic, config);
