@@ -47,7 +47,7 @@ impl Shared {
         progress: &Progress,
         options: &SendOptions<'_>,
         fresh: bool,
-    ) -> Result<Response<Body>, AttemptError> {
+    ) -> Result<Response<Body>, Box<AttemptError>> {
         let started = Instant::now();
         let mut connected = None;
         let result =
@@ -56,11 +56,10 @@ impl Shared {
                     connected = checkout.connected;
                     self.exchange(&permit, checkout, request, progress).await
                 }
-                Err(error) => Err(AttemptError {
-                    failure: Failure::Connect,
-                    error: SendError::Connect(error),
-                    unsent: Some(request),
-                }),
+                Err(error) => {
+                    let (failure, error) = (Failure::Connect, SendError::Connect(error));
+                    Err(AttemptError::new(failure, error, Some(request)))
+                }
             };
         let now = Instant::now();
         options.observer.attempt(&Attempt {
@@ -73,7 +72,7 @@ impl Shared {
                 Ok((response, _)) => Ok(response.status()),
                 Err(failed) => Err(failed.error.name()),
             },
-            may_be_processed: result.as_ref().err().is_none_or(AttemptError::may_be_processed),
+            may_be_processed: result.as_ref().err().is_none_or(|failed| failed.may_be_processed()),
         });
         match result {
             Ok((response, sender)) => {
@@ -97,7 +96,7 @@ impl Shared {
         checkout: Checkout,
         request: Request<Upload>,
         progress: &Progress,
-    ) -> Result<(Response<Incoming>, Sender), AttemptError> {
+    ) -> Result<(Response<Incoming>, Sender), Box<AttemptError>> {
         let Checkout { mut sender, connected } = checkout;
         let upgrade_requested = request.headers().contains_key(header::UPGRADE);
         let limit = self.response_timeout();
@@ -115,11 +114,11 @@ impl Shared {
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS && !upgrade_requested =>
             {
                 let error = SendError::UnexpectedUpgrade;
-                Err(AttemptError { failure: Failure::Broken, error, unsent: None })
+                Err(AttemptError::new(Failure::Broken, error, None))
             }
             Ok(response) if !is_readable(response.headers()) => {
                 let error = SendError::TransferCoding;
-                Err(AttemptError { failure: Failure::Broken, error, unsent: None })
+                Err(AttemptError::new(Failure::Broken, error, None))
             }
             Ok(response) => Ok((response, sender)),
             Err(_) if progress.is_broken() => Err(AttemptError::by_client(SendError::ClientGone)),
@@ -127,7 +126,7 @@ impl Shared {
                 let unsent = error.take_message();
                 let error = error.into_error();
                 let failure = failure(&error, connected.is_none());
-                Err(AttemptError { failure, error: SendError::Broken(error), unsent })
+                Err(AttemptError::new(failure, SendError::Broken(error), unsent))
             }
         }
     }
@@ -170,21 +169,26 @@ impl Shared {
 }
 
 impl AttemptError {
+    /// Boxed, because each stage moves its result, and few results are errors.
+    fn new(failure: Failure, error: SendError, unsent: Option<Request<Upload>>) -> Box<Self> {
+        Box::new(Self { failure, error, unsent })
+    }
+
     fn may_be_processed(&self) -> bool {
         self.unsent.is_none() && self.failure != Failure::Refused
     }
 
-    fn by_client(error: SendError) -> Self {
-        Self { failure: Failure::Client, error, unsent: None }
+    fn by_client(error: SendError) -> Box<Self> {
+        Self::new(Failure::Client, error, None)
     }
 
     /// The server timed out. Also discards its HTTP/2 connection, because other requests on it
     /// would time out too.
-    fn timed_out(permit: &Permit, sender: &Sender, limit: Duration) -> Self {
+    fn timed_out(permit: &Permit, sender: &Sender, limit: Duration) -> Box<Self> {
         if let Sender::Http2(_, stream) = sender {
             permit.server().cache.discard(stream);
         }
-        Self { failure: Failure::Timeout, error: SendError::Timeout(limit), unsent: None }
+        Self::new(Failure::Timeout, SendError::Timeout(limit), None)
     }
 }
 

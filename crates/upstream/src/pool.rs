@@ -100,7 +100,7 @@ impl Pool {
             let AttemptError { failure, error, unsent } =
                 match shared.attempt(permit, request, &progress, options, fresh).await {
                     Ok(response) => return Ok(response),
-                    Err(failed) => failed,
+                    Err(failed) => *failed,
                 };
             let is_unsent = unsent.is_some();
             let decision = shared.lock().decide_retry(

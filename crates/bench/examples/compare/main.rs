@@ -237,7 +237,8 @@ fn write_results(
     let summary = Summary::new(&rows, &cells, &names);
     let mut text = format!(
         "Server CPU per connection or request, one core each for server and load, {} at a time\n\
-         Medians of {} rounds of {} s with their range or 95 % interval; 1.00 is {}\n\
+         Medians of {} rounds of {} s with their range or 95 % interval\n\
+         Ratio: what {} costs, over what the server costs in the same round\n\
          Load average before: {}\n",
         arguments.connections,
         arguments.rounds,

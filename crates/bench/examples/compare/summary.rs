@@ -33,8 +33,9 @@ struct Line {
     rate: f64,
     /// Whether the load was busy nearly all the time, so that the server could do more.
     limited_by_client: bool,
-    /// Ratio to the first server: the median of the ratios within each round.
-    ratio: Option<f64>,
+    /// What the first server costs for each unit of this one's cost: the median of the ratios
+    /// within each round, and its interval.
+    ratio: Option<(f64, (f64, f64))>,
     datagrams: Option<Datagrams<f64>>,
 }
 
@@ -59,18 +60,20 @@ impl Summary {
         for (cell, lines) in self.cells.iter().filter(|(_, lines)| !lines.is_empty()) {
             let _ = writeln!(
                 text,
-                "\n{cell:<28}  {:>9}  {:>20}  {:>8}  {:>8}  {:>8}  {:>5}",
-                "us", "interval", "user", "system", "rate/s", "ratio"
+                "\n{cell:<28} {:>5} {:>18} {:>7} {:>7} {:>7} {:>19}",
+                "us", "interval", "user", "system", "rate/s", "ratio, interval"
             );
             for line in lines {
                 let interval = format!("{} to {}", us(line.interval.0), us(line.interval.1));
-                let ratio =
-                    line.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
+                let ratio = line.ratio.map_or_else(
+                    || "-".to_owned(),
+                    |(ratio, (low, high))| format!("{ratio:.2} ({low:.2} to {high:.2})"),
+                );
                 let mark = if line.limited_by_client { "*" } else { "" };
                 let rate = format!("{:.0}{mark}", line.rate);
                 let _ = writeln!(
                     text,
-                    "  {:<26}  {:>9}  {interval:>20}  {:>8}  {:>8}  {rate:>8}  {ratio:>5}",
+                    "  {:<22} {:>9} {interval:>18} {:>7} {:>7} {rate:>7} {ratio:>19}",
                     line.server,
                     us(line.total),
                     us(line.user),
@@ -152,7 +155,7 @@ impl Line {
         let median = |value| percentile(&sorted(value), 0.5);
         let ratio = |row: &&Row| {
             let other = first.iter().find(|other| other.round == row.round)?;
-            Some(Measured::total_us(&row.measured) / Measured::total_us(&other.measured))
+            Some(Measured::total_us(&other.measured) / Measured::total_us(&row.measured))
         };
         let ratios = ascending(rows.iter().filter_map(ratio));
         Some(Self {
@@ -163,7 +166,7 @@ impl Line {
             system: median(|measured| measured.system_us)?,
             rate: median(|measured| measured.completed as f64 / measured.seconds)?,
             limited_by_client: median(|measured| measured.client_busy)? >= MAX_CLIENT_BUSY,
-            ratio: percentile(&ratios, 0.5),
+            ratio: percentile(&ratios, 0.5).zip(median_interval(&ratios)),
             datagrams: median_datagrams(rows),
         })
     }
@@ -199,17 +202,17 @@ mod tests {
         // The machine was half as fast in the second round.
         let rows = [
             row(1, "ours", 100.0),
-            row(1, "other", 150.0),
+            row(1, "other", 200.0),
             row(2, "ours", 200.0),
-            row(2, "other", 300.0),
+            row(2, "other", 400.0),
             row(3, "ours", 110.0),
-            row(3, "other", 165.0),
+            row(3, "other", 220.0),
         ];
         let summary = Summary::new(&rows, &["TCP, full".to_owned()], &["ours", "other", "absent"]);
         let (_, lines) = &summary.cells[0];
         assert_eq!(lines.len(), 2);
-        assert_eq!((lines[1].total, lines[1].interval), (165.0, (150.0, 300.0)));
-        assert_eq!((lines[0].ratio, lines[1].ratio), (Some(1.0), Some(1.5)));
+        assert_eq!((lines[1].total, lines[1].interval), (220.0, (200.0, 400.0)));
+        assert_eq!(lines[1].ratio, Some((0.5, (0.5, 0.5))), "ours costs half as much");
         assert_eq!(lines[0].rate, 500.0);
     }
 

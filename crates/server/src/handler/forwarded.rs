@@ -19,10 +19,13 @@ pub(crate) fn set(headers: &mut HeaderMap, client: IpAddr) {
     remove(headers, is_about_client);
     // A dual-stack socket reports IPv4 clients as mapped IPv6 addresses.
     let address = client.to_canonical();
-    let address = HeaderValue::from_str(&address.to_string()).expect("an address is visible ASCII");
-    headers.insert("x-forwarded-for", address);
-    headers.insert("x-forwarded-proto", HeaderValue::from_static("https"));
+    let address = HeaderValue::try_from(address.to_string()).expect("an address is visible ASCII");
+    headers.insert(FORWARDED_FOR, address);
+    headers.insert(FORWARDED_PROTO, HeaderValue::from_static("https"));
 }
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// Removes fields whose names differ from this server's own only by an underscore. Servers that
 /// pass fields as variables (CGI, WSGI, FastCGI) treat both alike, so a client could forge its

@@ -1,6 +1,5 @@
 //! Responses that the server produces itself, and request bodies that are not used.
 
-use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -37,30 +36,26 @@ pub(crate) fn plain(status: StatusCode) -> Response<ResponseBody> {
 /// long body is not read to its end, and a client that waits for 100 (Continue) is not told to
 /// send.
 ///
-/// Returns `None` if the body is malformed.
-pub(crate) async fn discard<B>(
-    request: Request<B>,
-    limit: Duration,
-) -> Option<Request<ResponseBody>>
+/// Returns false if the body is malformed.
+pub(crate) async fn discard<B>(request: &mut Request<B>, limit: Duration) -> bool
 where
-    B: Body<Data = Bytes>,
+    B: Body<Data = Bytes> + Unpin,
 {
-    let (parts, body) = request.into_parts();
+    if request.body().is_end_stream() || request.headers().contains_key(header::EXPECT) {
+        return true;
+    }
     let reading = async {
-        let (mut body, mut left) = (pin!(body), MAX_DISCARDED);
-        while let Some(frame) = body.frame().await {
-            let read = frame.ok()?.data_ref().map_or(0, Bytes::len);
-            match left.checked_sub(read) {
+        let mut left = MAX_DISCARDED;
+        while let Some(frame) = request.body_mut().frame().await {
+            let Ok(frame) = frame else { return false };
+            match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
                 Some(rest) => left = rest,
                 None => break,
             }
         }
-        Some(())
+        true
     };
-    if !parts.headers.contains_key(header::EXPECT) {
-        timeout(limit, reading).await.unwrap_or(Some(()))?;
-    }
-    Some(Request::from_parts(parts, empty()))
+    timeout(limit, reading).await.unwrap_or(true)
 }
 
 /// Enough for a form that is sent to the wrong address, not for an upload.

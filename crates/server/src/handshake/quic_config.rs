@@ -111,7 +111,8 @@ const SPENT_TOKENS_BYTES: usize = 4 << 20;
 const CLOSE_GRACE_PERIOD: Duration = Duration::from_secs(2);
 
 /// HTTP/3 needs three streams (control and QPACK). The others are for unknown stream types.
-const MAX_UNI_STREAMS: u32 = 16;
+/// quinn-proto allocates all streams that a client may open when the connection starts.
+const MAX_UNI_STREAMS: u32 = 8;
 
 /// How far an upload may be ahead of its upstream. Half a megabyte at 260 ms of round trip is 2
 /// MB/s.

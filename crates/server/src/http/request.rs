@@ -252,7 +252,10 @@ where
         body_timeout: connection.snapshot.limits.header_timeout,
     };
     let request = request.map(|body| record.count_body(body));
-    let response = matched.handle(request, &context).await?;
+    let response = match route {
+        Some(route) => route.handle(request, &context).await?,
+        None => matched.refusal(),
+    };
     claims.release_if_not_executed(response.extensions(), gate).await;
     Some(response)
 }

@@ -15,13 +15,11 @@ use firstflight_quic::ServerCrypto;
 use firstflight_tls::{Acceptor, Identities};
 use firstflight_upstream::Pool;
 use http::{HeaderValue, Request, Response, StatusCode};
-use http_body::Body;
 
 use self::routes::ReadyRoute;
 use self::sites::{PresentedCertificates, SiteMatch, Sites};
 use crate::certificates::SiteCertificate;
-use crate::context::{BodyError, ConnectionFacts, ResponseBody};
-use crate::handler::RequestContext;
+use crate::context::{ConnectionFacts, ResponseBody};
 use crate::handler::proxy::Pools;
 use crate::handler::response::plain;
 
@@ -120,19 +118,8 @@ impl RequestMatch {
         self.site.as_ref()?.route()
     }
 
-    /// Handles the request. Returns `None` if the client has disconnected.
-    pub(crate) async fn handle<B>(
-        &self,
-        request: Request<B>,
-        context: &RequestContext<'_>,
-    ) -> Option<Response<ResponseBody>>
-    where
-        B: Body<Data = bytes::Bytes> + Send + Unpin + 'static,
-        B::Error: Into<BodyError>,
-    {
-        match &self.site {
-            Some(site) => site.handle(request, context).await,
-            None => Some(plain(StatusCode::NOT_FOUND)),
-        }
+    /// The response if no route handles the request.
+    pub(crate) fn refusal(&self) -> Response<ResponseBody> {
+        self.site.as_ref().map_or_else(|| plain(StatusCode::NOT_FOUND), SiteMatch::refusal)
     }
 }

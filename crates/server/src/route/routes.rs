@@ -143,7 +143,7 @@ impl ReadyRoute {
     /// Handles a request. Returns `None` if the client has disconnected.
     pub(crate) async fn handle<B>(
         &self,
-        request: Request<B>,
+        mut request: Request<B>,
         context: &RequestContext<'_>,
     ) -> Option<Response<ResponseBody>>
     where
@@ -152,12 +152,12 @@ impl ReadyRoute {
     {
         let accepted = self.compress.then(|| AcceptedEncodings::of(&request));
         let response = match &self.handler {
-            Handler::Files(files) => match discard(request, context.body_timeout).await {
-                Some(request) => {
+            Handler::Files(files) => match discard(&mut request, context.body_timeout).await {
+                true => {
                     context.record.set_executed(true);
                     files.respond(request).await
                 }
-                None => plain(StatusCode::BAD_REQUEST),
+                false => plain(StatusCode::BAD_REQUEST),
             },
             // Boxed, so that other handlers' requests do not take its memory.
             Handler::Proxy(proxy) => Box::pin(proxy.forward(request, context)).await?,

@@ -9,15 +9,12 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use firstflight_config::ServerConfig;
 use firstflight_tls::{HostMap, Identities};
 use http::{Request, Response, StatusCode};
-use http_body::Body;
 
 use crate::ServerError;
-use crate::context::{BodyError, ResponseBody};
-use crate::handler::RequestContext;
+use crate::context::ResponseBody;
 use crate::handler::proxy::Pools;
 use crate::handler::response::plain;
 use crate::route::early::RouteRules;
@@ -150,27 +147,18 @@ impl SiteMatch {
         self.route.as_deref().filter(|_| self.refusal.is_none())
     }
 
-    /// Handles the request. Returns `None` if the client has disconnected.
-    pub(crate) async fn handle<B>(
-        &self,
-        request: Request<B>,
-        context: &RequestContext<'_>,
-    ) -> Option<Response<ResponseBody>>
-    where
-        B: Body<Data = Bytes> + Send + Unpin + 'static,
-        B::Error: Into<BodyError>,
-    {
-        let (status, site) = match (&self.refusal, &self.route) {
-            (None, Some(route)) => return route.handle(request, context).await,
-            (Some(Refusal::Path(status)), _) => (*status, self.site.as_ref()),
-            (Some(Refusal::Connection(status)), _) => (*status, None),
-            (None, None) => (StatusCode::NOT_FOUND, None),
+    /// The response if no route handles the request.
+    pub(crate) fn refusal(&self) -> Response<ResponseBody> {
+        let (status, site) = match &self.refusal {
+            Some(Refusal::Path(status)) => (*status, self.site.as_ref()),
+            Some(Refusal::Connection(status)) => (*status, None),
+            None => (StatusCode::NOT_FOUND, None),
         };
         let mut response = plain(status);
         if let Some(site) = site {
             site.apply(response.headers_mut());
         }
-        Some(response)
+        response
     }
 }
 

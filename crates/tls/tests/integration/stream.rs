@@ -6,11 +6,13 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use firstflight_tls::{ConnectOptions, EarlyData, TlsError, TlsStream, split_driver};
 use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex,
 };
+use tokio::time::timeout;
 
 use crate::support::Setup;
 
@@ -255,6 +257,73 @@ async fn an_end_without_close_notify_is_an_error() {
     };
     let (error, ()) = tokio::join!(client, server);
     assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+}
+
+/// A client and a server whose handshake is complete. The server has been read until it had to wait.
+async fn idle_pair<C: AsyncRead + AsyncWrite + Unpin>(
+    client_io: C,
+    server_io: DuplexStream,
+) -> (TlsStream<C>, TlsStream<DuplexStream>) {
+    let setup = Setup::default();
+    let (connector, acceptor) = (setup.connector(), setup.acceptor());
+    let offer = ConnectOptions { host: "localhost".into(), ..ConnectOptions::default() };
+    let client = async {
+        let mut client = TlsStream::connect(&connector, client_io, &offer).await.unwrap();
+        client.flush().await.unwrap();
+        client
+    };
+    let server = async { TlsStream::accept(&acceptor, server_io, true).await.unwrap() };
+    let (client, mut server) = tokio::join!(client, server);
+    for _ in 0..2 {
+        let mut space = [0; 8];
+        let mut buffer = ReadBuf::new(&mut space);
+        let read = poll_fn(|cx| Poll::Ready(Pin::new(&mut server).poll_read(cx, &mut buffer)));
+        assert!(read.await.is_pending());
+    }
+    (client, server)
+}
+
+/// Reads what is there already.
+async fn read_at_once(
+    stream: &mut TlsStream<DuplexStream>,
+    buffer: &mut [u8],
+) -> io::Result<usize> {
+    timeout(Duration::from_secs(60), stream.read(buffer)).await.expect("it does not wait")
+}
+
+#[tokio::test]
+async fn an_idle_connection_notices_data_and_close_notify() {
+    let (client_io, server_io) = duplex(1 << 20);
+    let (mut client, mut server) = idle_pair(client_io, server_io).await;
+    client.write_all(b"PING").await.unwrap();
+    client.flush().await.unwrap();
+    let mut ping = [0; 4];
+    assert_eq!(read_at_once(&mut server, &mut ping[..2]).await.unwrap(), 2);
+    assert_eq!(read_at_once(&mut server, &mut ping[2..]).await.unwrap(), 2);
+    assert_eq!(&ping, b"PING", "the rest of a record needs no further bytes");
+    client.shutdown().await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(read_at_once(&mut server, &mut [0; 8]).await.unwrap(), 0);
+    }
+}
+
+#[tokio::test]
+async fn an_idle_connection_notices_its_end_and_invalid_bytes_each_time() {
+    let (client_io, server_io) = duplex(1 << 20);
+    let (client, mut server) = idle_pair(client_io, server_io).await;
+    drop(client);
+    for _ in 0..2 {
+        let error = read_at_once(&mut server, &mut [0; 8]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+    let (mut client_io, server_io) = duplex(1 << 20);
+    let (_, mut server) = idle_pair(&mut client_io, server_io).await;
+    let record_of_20_bytes = [&[23, 3, 3, 0, 20][..], &[7; 20]].concat();
+    client_io.write_all(&record_of_20_bytes).await.unwrap();
+    for _ in 0..2 {
+        let error = read_at_once(&mut server, &mut [0; 8]).await.unwrap_err();
+        assert!(error.to_string().contains("decryption failed"), "{error}");
+    }
 }
 
 #[tokio::test]
