@@ -14,6 +14,7 @@ use firstflight_tls::{
     CipherPolicy, ConnectOptions, Connector, ConnectorConfig, Progress, TlsConnection, Trust,
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::socket::{setsockopt, sockopt};
 use serde::Serialize;
 use socket2::{Domain, Socket, Type};
 
@@ -189,10 +190,11 @@ impl Client {
     }
 
     /// Connects from one of several addresses: each has 28,000 ports for connections to one server.
-    /// Reuses ports of connections to another server that are in TIME_WAIT.
+    /// The port is chosen while connecting. Binding would look for one that no connection to any
+    /// server uses, which takes milliseconds once there are thousands.
     fn connect(&self, number: usize) -> io::Result<TcpStream> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-        socket.set_reuse_address(true)?;
+        setsockopt(&socket, sockopt::IpBindAddressNoPort, &true)?;
         socket.bind(&SocketAddr::from((source_address(number), 0)).into())?;
         socket.connect(&self.address.into())?;
         let stream = TcpStream::from(socket);
