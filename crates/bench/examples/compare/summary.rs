@@ -226,13 +226,17 @@ mod tests {
 
     #[test]
     fn the_table_fits_into_100_columns() {
-        let rows =
-            [row(1, "firstflight, release", 1_234_567.8), row(1, "fast", 1.0), row(1, "b", 1.0)];
+        let rows = [
+            row(1, "firstflight, release", 1_234_567.8),
+            row(1, "fast", 200_000.0),
+            row(1, "b", 1_000_000.0),
+        ];
         let cells = ["TCP, full".to_owned(), "TCP, resumed".to_owned()];
         let summary = Summary::new(&rows, &cells, &["firstflight, release", "fast", "b"]);
         let table = summary.table();
         assert!(table.lines().all(|line| line.len() <= 100), "{table}");
         assert!(table.contains("1234568 to 1234568"), "{table}");
+        assert!(table.contains("6.17 (6.17 to 6.17)"), "{table}");
         let limited = |name: &str| {
             let line = table.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
             line.contains('*')
