@@ -193,8 +193,8 @@ fn spoiled(sample: &Sample) -> bool {
     matches!(sample.fault, Some(Fault::Spoiled(_)))
 }
 
-/// The minimum of round trips of each cell. A stall longer than the path's round-trip time counts as a
-/// round trip, so a sample may have more than the protocols need, but never fewer.
+/// The minimum of round trips of each cell. A stall longer than the path's round-trip time counts
+/// as a round trip, so a sample may have more than the protocols need, but never fewer.
 #[derive(Default)]
 struct RoundTrips<T>(HashMap<usize, (T, T)>);
 
