@@ -31,7 +31,7 @@ pub(crate) struct Cluster {
     view: Arc<RwLock<ClusterView>>,
     has_map: watch::Receiver<bool>,
     settings: Arc<Settings>,
-    _task: JoinSet<()>,
+    tasks: JoinSet<()>,
 }
 
 /// The slot map, and the masters in it.
@@ -52,6 +52,13 @@ struct MasterEntry {
 
 impl Cluster {
     pub(super) fn start(settings: &Arc<Settings>, seeds: Vec<Address>) -> Self {
+        let (mut cluster, poller) = Self::new(settings, seeds);
+        cluster.tasks.spawn(poller.run());
+        cluster
+    }
+
+    /// Also returns what keeps the map up to date.
+    fn new(settings: &Arc<Settings>, seeds: Vec<Address>) -> (Self, MapPoller) {
         let view = Arc::new(RwLock::new(ClusterView::default()));
         let (sender, has_map) = watch::channel(false);
         let poller = MapPoller {
@@ -65,9 +72,7 @@ impl Cluster {
             agreed_at: Duration::ZERO,
             reseeded: false,
         };
-        let mut task = JoinSet::new();
-        task.spawn(poller.run());
-        Self { view, has_map, settings: settings.clone(), _task: task }
+        (Self { view, has_map, settings: settings.clone(), tasks: JoinSet::new() }, poller)
     }
 
     pub(super) fn owner(&self, key: &[u8]) -> Result<Owner, Unknown> {
@@ -85,9 +90,10 @@ impl Cluster {
 
     pub(super) async fn wait_for_owner(&self, key: &[u8]) -> Result<Arc<Master>, StoreError> {
         let mut has_map = self.has_map.clone();
-        let waited =
-            tokio::time::timeout(REQUEST_TIMEOUT, has_map.wait_for(|has_map| *has_map)).await;
-        if waited.is_err() {
+        // The result would keep the channel locked, for which `apply` waits with the view locked.
+        let waited = has_map.wait_for(|has_map| *has_map);
+        let is_missing = tokio::time::timeout(REQUEST_TIMEOUT, waited).await.is_err();
+        if is_missing {
             return Err(StoreError::Absent("no node of the cluster replies".to_owned()));
         }
         self.owner(key)
@@ -277,4 +283,51 @@ async fn fetch_maps(
     let reply = connection.command(redis::cmd("CLUSTER").arg("SLOTS")).await?;
     let map = SlotMap::parse(&reply, address);
     Ok((connection, map))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use redis::Value;
+
+    use super::*;
+    use crate::{StoreConfig, Topology};
+
+    /// A slot map of one master, at a port on which nothing listens.
+    fn map_of(seed: &Address) -> SlotMap {
+        let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let master = Value::Array(vec![bulk("127.0.0.1"), Value::Int(1), bulk("node")]);
+        let all = i64::from(SLOTS) - 1;
+        let range = Value::Array(vec![Value::Int(0), Value::Int(all), master]);
+        SlotMap::parse(&Value::Array(vec![range]), seed).unwrap()
+    }
+
+    /// In a thread of its own, so that a deadlock fails the test instead of stopping it.
+    #[test]
+    fn a_map_can_be_applied_while_callers_look_for_an_owner() {
+        const TIMES: usize = 20_000;
+        let (done, is_done) = channel();
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            let _context = runtime.enter();
+            let seed = Address::Tcp("127.0.0.1".to_owned(), 1);
+            let config = StoreConfig::new(Topology::Cluster { seeds: vec![seed.clone()] });
+            let settings = Arc::new(Settings::new(config, || 0).unwrap());
+            let (cluster, mut poller) = Cluster::new(&settings, vec![seed.clone()]);
+            let map = map_of(&seed);
+            poller.apply(&map, Duration::ZERO);
+            let callers = runtime.spawn(async move {
+                for _ in 0..TIMES {
+                    assert!(cluster.wait_for_owner(b"key").await.is_ok());
+                }
+            });
+            while !callers.is_finished() {
+                poller.apply(&map, Duration::ZERO);
+            }
+            done.send(runtime.block_on(callers)).unwrap();
+        });
+        is_done.recv_timeout(Duration::from_secs(60)).expect("no deadlock").unwrap();
+    }
 }
