@@ -77,6 +77,11 @@ impl Health {
         }
     }
 
+    /// Returns when the server's ejection ends, if it is ejected.
+    pub(crate) fn next_trial(&self, now: Instant) -> Option<Instant> {
+        self.ejected_until.filter(|_| self.state(now) == ServerHealth::Ejected)
+    }
+
     /// A request starts.
     pub(crate) fn started(&mut self, now: Instant) {
         if self.state(now) == ServerHealth::Trial {

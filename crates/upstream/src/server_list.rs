@@ -147,6 +147,11 @@ impl ServerList {
         pick
     }
 
+    /// Returns when the first ejection ends, which happens without an event.
+    pub(crate) fn next_trial(&self, now: Instant) -> Option<Instant> {
+        self.members.iter().filter_map(|member| member.health.next_trial(now)).min()
+    }
+
     /// A request on a server, chosen at `picked`, has ended, with or without success.
     pub(crate) fn end(&mut self, index: usize, picked: Instant) {
         let member = &mut self.members[index];

@@ -156,7 +156,10 @@ impl Shared {
                 if let Some(result) = pick(self) {
                     return result;
                 }
-                freed.await;
+                let now = Instant::now();
+                let next_trial = self.lock().next_trial(now);
+                let wait = next_trial.map_or(limit, |trial| trial.saturating_duration_since(now));
+                let _ = timeout(wait, freed).await;
             }
         });
         result.await.unwrap_or_else(|_| {
@@ -308,18 +311,38 @@ mod tests {
     use std::future::pending;
 
     use super::*;
+    use crate::EjectionRule;
     use crate::retry::{Failure, Repeatable};
 
-    #[tokio::test]
-    async fn a_request_that_cannot_use_a_free_server_does_not_delay_one_that_can() {
+    /// A pool of two servers with one request each. A queued request waits for a long time.
+    fn pool(ejection: Option<EjectionRule>) -> Arc<Shared> {
         let servers = ["http://localhost:1", "http://localhost:2"];
         let servers = servers.into_iter().map(|address| address.parse().unwrap()).collect();
         let config = PoolConfig {
             requests: 1,
             queue_timeout: Duration::from_secs(10),
+            ejection,
             ..PoolConfig::new(servers)
         };
-        let shared = Arc::new(Shared::new("test", config, None).unwrap());
+        Arc::new(Shared::new("test", config, None).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_queued_request_gets_a_server_whose_ejection_ends() {
+        let first = Duration::from_millis(100);
+        let shared = pool(Some(EjectionRule { after: 1, first, ..EjectionRule::default() }));
+        let new = AttemptHistory::default();
+        let failing = shared.permit(&new).await.unwrap();
+        let _busy = shared.permit(&new).await.unwrap();
+        let (index, now) = (failing.index, Instant::now());
+        shared.lock().failed(index, failing.picked, Failure::Broken, now);
+        drop(failing);
+        assert_eq!(shared.permit(&new).await.unwrap().index, index);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_cannot_use_a_free_server_does_not_delay_one_that_can() {
+        let shared = pool(None);
         let (new, mut failed) = (AttemptHistory::default(), AttemptHistory::default());
         let first = shared.permit(&new).await.unwrap();
         let _other = shared.permit(&new).await.unwrap();
