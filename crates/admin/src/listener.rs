@@ -3,12 +3,11 @@
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 
 use firstflight_config::{AdminAddress, AdminSettings};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 
 use crate::AdminError;
 
@@ -41,7 +40,7 @@ impl Listener {
                 listener.map(Self::Tcp).map_err(|reason| listen(address.to_string(), reason))
             }
             AdminAddress::Unix(path) => {
-                if is_served(path) {
+                if is_served(path).await {
                     return Err(AdminError::InUse { path: path.clone() });
                 }
                 let listening = listen_at(path, settings.socket_mode);
@@ -104,9 +103,12 @@ fn listen_at(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
     listening
 }
 
-/// Whether a process listens at `path`.
-fn is_served(path: &Path) -> bool {
-    StdUnixStream::connect(path).is_ok()
+/// Whether a process listens at `path`, even if its queue of connections is full.
+async fn is_served(path: &Path) -> bool {
+    match UnixStream::connect(path).await {
+        Ok(_) => true,
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+    }
 }
 
 fn listen(address: String, reason: io::Error) -> AdminError {
@@ -123,6 +125,8 @@ impl Drop for SocketFile {
 
 #[cfg(test)]
 mod tests {
+    use firstflight_testkit::TEST_TIMEOUT;
+
     use super::*;
 
     #[tokio::test]
@@ -148,6 +152,19 @@ mod tests {
         drop(second);
         assert!(path.exists());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
+    }
+
+    #[tokio::test]
+    async fn a_process_that_accepts_no_connections_keeps_its_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("admin.sock");
+        let socket = tokio::net::UnixSocket::new_stream().unwrap();
+        socket.bind(&path).unwrap();
+        let _hangs = socket.listen(0).unwrap();
+        let _queued = UnixStream::connect(&path).await.unwrap();
+        let settings = AdminSettings::new(AdminAddress::Unix(path));
+        let opened = tokio::time::timeout(TEST_TIMEOUT, Listener::open(&settings)).await;
+        assert!(matches!(opened, Ok(Err(AdminError::InUse { .. }))));
     }
 
     #[tokio::test]

@@ -56,7 +56,8 @@ impl SourceWatcher {
     }
 
     fn sample(&self) {
-        self.history().push(self.started.elapsed(), Counts::from_snapshot(&self.source.metrics()));
+        let counts = Counts::from_snapshot(&self.source.metrics());
+        self.history().push(self.started.elapsed(), counts);
         if !self.states.has_followers() && !self.pages.has_followers() {
             return;
         }

@@ -212,7 +212,8 @@ impl ServerState {
         let Some(opened) = opened else { return };
         log_certificates(&opened);
         let wanted = opened.wanted.clone();
-        let stage = match *self.serving.borrow() {
+        let is_serving = *self.serving.borrow();
+        let stage = match is_serving {
             true => self.start_manager(*opened),
             false => ManagerState::Open(opened),
         };
