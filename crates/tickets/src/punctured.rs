@@ -189,7 +189,7 @@ impl PuncturedTickets {
     /// here: until [`take_over`](Self::take_over) or [`replace_keys`](Self::replace_keys), no
     /// ticket is sealed or opened.
     pub fn hand_off(&self) -> Option<Zeroizing<Vec<u8>>> {
-        match std::mem::replace(&mut *self.state(), State::HandedOver) {
+        match self.replace(State::HandedOver) {
             State::Owned(function) => Some(function.snapshot()),
             State::HandedOver => None,
         }
@@ -202,14 +202,20 @@ impl PuncturedTickets {
     /// [`InvalidSnapshot`]: the keys in use stay.
     pub fn take_over(&self, snapshot: &[u8]) -> Result<(), InvalidSnapshot> {
         let function = PuncturableFunction::restore(snapshot, self.limits)?;
-        *self.state() = State::Owned(Box::new(function));
+        self.replace(State::Owned(Box::new(function)));
         Ok(())
     }
 
     /// Replaces the keys by new ones, because the process that has the previous ones has ended. Its
     /// tickets cost their clients a full handshake.
     pub fn replace_keys(&self) {
-        *self.state() = State::Owned(Box::new(PuncturableFunction::new(self.limits)));
+        self.replace(State::Owned(Box::new(PuncturableFunction::new(self.limits))));
+    }
+
+    /// Returns the previous state unlocked: handshakes need not wait until its keys, which may take
+    /// hundreds of megabytes, are copied or wiped.
+    fn replace(&self, state: State) -> State {
+        std::mem::replace(&mut *self.state(), state)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
