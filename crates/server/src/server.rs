@@ -236,7 +236,9 @@ impl Server {
                 log.close();
             }
         });
-        let _ = written.await;
+        if timeout(LOG_TIMEOUT, written).await.is_err() {
+            warn!("the last lines of the access log could not be written within {LOG_TIMEOUT:?}");
+        }
     }
 }
 
@@ -403,6 +405,9 @@ async fn renew_development_certificates(state: &Arc<ServerState>) {
 
 /// How long connections may take to end after an abort.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long the last lines of the access log may take, whose reader may have stopped.
+const LOG_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long to wait for a reload, which reads files, possibly from a slow disk.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(5);

@@ -145,6 +145,26 @@ fn signals_work_after_the_reader_of_stderr_has_ended() {
     assert_eq!(running.wait().and_then(|status| status.code()), Some(0));
 }
 
+#[test]
+fn a_stop_does_not_wait_for_an_access_log_that_nobody_reads() {
+    let dir = site();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let port = free_port();
+    let mut command = firstflight(dir.path());
+    command.args(["serve", "--listen", &format!("127.0.0.1:{port}"), "--access-log", "-"]);
+    command.arg("--root").arg(dir.path().join("root"));
+    command.stdin(Stdio::null()).stdout(writer).stderr(Stdio::null());
+    let (mut running, _) = Running::serve(&mut command, Serving::Tcp(port)).expect("it serves");
+    // The lines fill the pipe, which holds 64 KiB.
+    let url = format!("https://127.0.0.1:{port}/{}", "x".repeat(6000));
+    for _ in 0..16 {
+        assert_eq!(run(firstflight(dir.path()).args(["fetch", "-k", &url])).code, Some(0));
+    }
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.wait().and_then(|status| status.code()), Some(0));
+    drop(reader);
+}
+
 /// The process that `MAINPID=` names. It is not a child of the test, and is killed at the end.
 pub(crate) struct OtherProcess(pub(crate) Pid);
 

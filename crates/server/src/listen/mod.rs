@@ -329,9 +329,12 @@ impl Listeners {
         if *closed.borrow() == Closing::Immediately {
             return;
         }
-        // Without `unconstrained` the queue would seem empty whenever the runtime wants this task to
-        // yield.
-        while let Some(accepted) = unconstrained(tcp.accept()).now_or_never() {
+        // Clients that connect meanwhile could keep the queue from ever getting empty.
+        let backlog = self.handshakes.shared.snapshot().limits.backlog;
+        for _ in 0..=backlog {
+            // Without `unconstrained` the queue would seem empty whenever the runtime wants this task
+            // to yield.
+            let Some(accepted) = unconstrained(tcp.accept()).now_or_never() else { return };
             match accepted {
                 Ok((stream, client)) => serve(stream, client, self.permits.take_above_limit()),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
