@@ -136,7 +136,7 @@ impl Server {
             snapshot: ArcSwap::from_pointee(snapshot),
             observers: Arc::new(Observers { metrics, tracer, access_log, replays }),
             memory: MemoryBudget::new(config.limits.memory),
-            gate,
+            gate: Arc::new(gate),
             challenges,
             shutdown: Shutdown::new(),
         });

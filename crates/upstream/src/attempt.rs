@@ -54,6 +54,7 @@ impl Shared {
             match permit.server().connection(&self.config, self.owner(options), fresh).await {
                 Ok(checkout) => {
                     connected = checkout.connected;
+                    options.observer.sending();
                     self.exchange(&permit, checkout, request, progress).await
                 }
                 Err(error) => {
@@ -257,6 +258,9 @@ pub(crate) fn prepare(
 
 /// Receives each attempt, when its response head has arrived or it has failed.
 pub trait Observer: Send + Sync {
+    /// Called before an attempt may send its first byte. Must not block.
+    fn sending(&self) {}
+
     /// Called after an attempt. Must not block.
     fn attempt(&self, attempt: &Attempt<'_>);
 }

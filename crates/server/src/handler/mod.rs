@@ -10,17 +10,21 @@ pub(crate) mod rewrite;
 mod small_files;
 pub(crate) mod websocket;
 
-use std::time::Duration;
+use std::mem::replace;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use firstflight_replay::ClaimKey;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 use self::forwarded::remove_lookalikes_of;
 use self::websocket::WebSocket;
 use crate::context::HandshakeState;
-use crate::gate::EarlyDataGate;
+use crate::gate::{EarlyDataGate, NameClaim};
 use crate::observe::connection::ConnectionObserver;
-use crate::observe::request::RequestRecord;
+use crate::observe::request::{Execution, RequestRecord};
 
 /// What a handler knows about a request in addition to its head and body.
 pub(crate) struct RequestContext<'a> {
@@ -43,22 +47,29 @@ pub(crate) struct RequestContext<'a> {
 }
 
 /// The claims of a request, and the field that identifies its flight for the upstream.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct RequestClaims {
-    /// The names that are released if the request is not executed: nonce and key.
-    names: [Option<ClaimKey>; 2],
+    /// Nonce and key.
+    names: [Option<HeldName>; 2],
     flight: FlightField,
+}
+
+/// A claimed name. Dropped, it is released, unless its request may have been executed: the client
+/// may have given up before anything was sent to an upstream, and may try again.
+pub(crate) struct HeldName {
+    gate: Arc<EarlyDataGate>,
+    execution: Execution,
+    name: ClaimKey,
+    /// Later the name may be another request's.
+    releasable_until: Instant,
+    is_released: bool,
 }
 
 /// The field that identifies the flight for the upstream, and its value.
 pub(crate) type FlightField = Option<(HeaderName, Option<HeaderValue>)>;
 
-/// Marks a response to a request that certainly no application has executed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NotExecuted;
-
 impl RequestClaims {
-    pub(crate) fn new(names: [Option<ClaimKey>; 2], flight: FlightField) -> Self {
+    pub(crate) fn new(names: [Option<HeldName>; 2], flight: FlightField) -> Self {
         Self { names, flight }
     }
 
@@ -83,16 +94,61 @@ impl RequestClaims {
         }
     }
 
-    /// Releases the names if the response's extensions say that the request was not executed.
-    pub(crate) async fn release_if_not_executed(
-        &self,
-        response: &http::Extensions,
-        gate: &EarlyDataGate,
-    ) {
-        if let Some(NotExecuted) = response.get() {
-            for name in self.names.into_iter().flatten() {
-                gate.release_name(name).await;
-            }
+    /// Releases the names if the request was not executed, before its response is sent.
+    pub(crate) async fn release_unless_executed(self) {
+        for name in self.names.into_iter().flatten() {
+            name.release_unless_executed().await;
         }
     }
 }
+
+impl HeldName {
+    /// Claims a name for a request. In a task of its own: if the client leaves, the claim still has
+    /// to be recorded and released.
+    ///
+    /// # Errors
+    /// Why the request does not hold the name.
+    pub(crate) async fn claim(
+        gate: &Arc<EarlyDataGate>,
+        (name, lifetime): (ClaimKey, Duration),
+        execution: Execution,
+    ) -> Result<Self, NameClaim> {
+        let gate = gate.clone();
+        let releasable_until = Instant::now() + lifetime.saturating_sub(RELEASE_MARGIN);
+        let claiming = tokio::spawn(async move {
+            match gate.claim_name(name, lifetime).await {
+                NameClaim::Won => {
+                    Ok(Self { gate, execution, name, releasable_until, is_released: false })
+                }
+                other => Err(other),
+            }
+        });
+        claiming.await.unwrap_or(Err(NameClaim::Unknown("interrupted")))
+    }
+
+    /// Releases the name, unless its request may have been executed.
+    pub(crate) async fn release_unless_executed(mut self) {
+        if let Some(releasing) = self.start_release() {
+            let _ = releasing.await;
+        }
+    }
+
+    fn start_release(&mut self) -> Option<JoinHandle<()>> {
+        let is_late = Instant::now() >= self.releasable_until;
+        if self.execution.is_possible() || is_late || replace(&mut self.is_released, true) {
+            return None;
+        }
+        let (gate, name) = (self.gate.clone(), self.name);
+        let runtime = Handle::try_current().ok()?;
+        Some(runtime.spawn(async move { gate.release_name(name).await }))
+    }
+}
+
+impl Drop for HeldName {
+    fn drop(&mut self) {
+        self.start_release();
+    }
+}
+
+/// How long before the end of a name's claim it is released at the latest.
+const RELEASE_MARGIN: Duration = Duration::from_secs(1);

@@ -20,11 +20,12 @@ use tracing::warn;
 
 use crate::ServerError;
 use crate::context::{BodyError, ResponseBody};
+use crate::handler::RequestContext;
 use crate::handler::forwarded::{self, Forwarded};
 use crate::handler::response::{empty, plain};
 use crate::handler::rewrite::Rewrite;
 use crate::handler::websocket::{self, PendingTunnel, WebSocket};
-use crate::handler::{NotExecuted, RequestContext};
+use crate::observe::request::RequestRecord;
 use crate::observe::trace::UpstreamNotes;
 
 /// Forwards requests to a pool.
@@ -66,19 +67,19 @@ impl Proxy {
         B::Error: Into<BodyError>,
     {
         if !context.record.reserve_upstream_memory() {
-            return Some(not_executed(StatusCode::SERVICE_UNAVAILABLE));
+            return Some(plain(StatusCode::SERVICE_UNAVAILABLE));
         }
         if let Some(kind) = context.websocket {
             return Some(self.open_tunnel(request, kind, context).await);
         }
         let mut request = request;
         if let Some(status) = terminal_status(&mut request) {
-            return Some(not_executed(status));
+            return Some(plain(status));
         }
         let had_early_data = request.headers().contains_key(EARLY_DATA);
         let early = context.before_completion;
         let Some((mut parts, body)) = self.translate(request, context) else {
-            return Some(not_executed(StatusCode::BAD_REQUEST));
+            return Some(plain(StatusCode::BAD_REQUEST));
         };
         set_traceparent(&mut parts.headers, context);
         context.claims.set_flight_field(&mut parts.headers);
@@ -121,11 +122,11 @@ impl Proxy {
     {
         let client = hyper::upgrade::on(&mut request);
         let Some((mut head, body)) = self.translate(request, context) else {
-            return not_executed(StatusCode::BAD_REQUEST);
+            return plain(StatusCode::BAD_REQUEST);
         };
         if !body.is_end_stream() {
             // Servers would disagree about which of its bytes belong to the tunnel.
-            return not_executed(StatusCode::BAD_REQUEST);
+            return plain(StatusCode::BAD_REQUEST);
         }
         set_traceparent(&mut head.headers, context);
         context.claims.set_flight_field(&mut head.headers);
@@ -237,9 +238,9 @@ impl Proxy {
             notes: &record.upstream_notes(),
             metrics: &connection.observers.metrics,
             may_be_executed,
+            record,
         };
         let options = SendOptions { client, local, observer };
-        record.set_executed(true);
         let sent = if let (true, Some(pass)) = (self.early_hints, context.early_hints) {
             let hints = receive_hints(&mut request);
             // Boxed, so that other requests do not take its memory.
@@ -247,16 +248,10 @@ impl Proxy {
         } else {
             self.pool.send(request, &options).await
         };
-        let mut sent = sent.map_err(|error| {
+        sent.map_err(|error| {
             warn!("upstream {}: {error}", self.pool.name());
             plain(status(&error))
-        });
-        if !may_be_executed.load(Ordering::Relaxed) {
-            record.set_executed(false);
-            let (Ok(response) | Err(response)) = &mut sent;
-            response.extensions_mut().insert(NotExecuted);
-        }
-        sent
+        })
     }
 }
 
@@ -293,13 +288,6 @@ async fn pass_hints<T>(
             }
         }
     }
-}
-
-/// A response to a request that is not forwarded.
-fn not_executed(status: StatusCode) -> Response<ResponseBody> {
-    let mut response = plain(status);
-    response.extensions_mut().insert(NotExecuted);
-    response
 }
 
 /// The response's status after a failure.
@@ -443,9 +431,15 @@ struct AttemptObserver<'a> {
     /// Whether one of the servers may have executed the request. One that responded 425 has not (RFC
     /// 8470 section 5.2), but another may have before.
     may_be_executed: &'a AtomicBool,
+    record: &'a RequestRecord,
 }
 
 impl Observer for AttemptObserver<'_> {
+    /// What happens to the request is unknown until the attempt ends, even if the client is gone.
+    fn sending(&self) {
+        self.record.set_executed(true);
+    }
+
     fn attempt(&self, attempt: &Attempt<'_>) {
         if attempt.result.is_ok() {
             self.metrics.upstreams.observe_response(attempt.pool, attempt.server, attempt.took);
@@ -453,6 +447,7 @@ impl Observer for AttemptObserver<'_> {
         if attempt.may_be_processed && attempt.result != Ok(StatusCode::TOO_EARLY) {
             self.may_be_executed.store(true, Ordering::Relaxed);
         }
+        self.record.set_executed(self.may_be_executed.load(Ordering::Relaxed));
         self.notes.attempt(attempt);
     }
 }

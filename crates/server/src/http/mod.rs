@@ -32,7 +32,7 @@ pub(crate) struct ServerContext {
     pub(crate) snapshot: ArcSwap<Snapshot>,
     pub(crate) observers: Arc<Observers>,
     pub(crate) memory: Arc<MemoryBudget>,
-    pub(crate) gate: EarlyDataGate,
+    pub(crate) gate: Arc<EarlyDataGate>,
     pub(crate) challenges: AcmeChallenges,
     pub(crate) shutdown: Shutdown,
 }

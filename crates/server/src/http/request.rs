@@ -223,7 +223,7 @@ where
         None => Ok(RequiredClaims::default()),
     };
     let claimed = match required {
-        Ok(required) => required.claim(gate).await,
+        Ok(required) => required.claim(gate, || record.execution()).await,
         Err(rejection) => Err(rejection),
     };
     let claims = match claimed {
@@ -256,7 +256,7 @@ where
         Some(route) => route.handle(request, &context).await?,
         None => matched.refusal(),
     };
-    claims.release_if_not_executed(response.extensions(), gate).await;
+    claims.release_unless_executed().await;
     Some(response)
 }
 

@@ -48,6 +48,22 @@ struct RequestUsage {
     charge: Option<MemoryCharge>,
 }
 
+/// Whether files or an upstream may have executed a request, as far as is known now.
+#[derive(Clone)]
+pub(crate) struct Execution(Arc<RequestUsage>);
+
+impl Execution {
+    pub(crate) fn is_possible(&self) -> bool {
+        self.0.executed.load(Ordering::Relaxed)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn new(executed: bool) -> Self {
+        let (read, executed) = (AtomicU64::new(0), AtomicBool::new(executed));
+        Self(Arc::new(RequestUsage { read, executed, charge: None }))
+    }
+}
+
 /// The facts that are known when a request arrives.
 pub(crate) struct RequestHead<'a> {
     pub(crate) method: &'a str,
@@ -171,6 +187,11 @@ impl RequestRecord {
     /// Sets whether files or an upstream may have executed the request, as far as is known now.
     pub(crate) fn set_executed(&self, executed: bool) {
         self.usage.executed.store(executed, Ordering::Relaxed);
+    }
+
+    /// Follows [`set_executed`](Self::set_executed).
+    pub(crate) fn execution(&self) -> Execution {
+        Execution(self.usage.clone())
     }
 
     /// The head of the response is ready.

@@ -4,15 +4,17 @@
 use std::time::Duration;
 
 use firstflight_config::{Content, EarlyRules, Mode, Nonce, Policy, RateLimit, ServerConfig};
-use firstflight_testkit::{free_port, skipped_without};
-use http::{HeaderName, HeaderValue};
+use firstflight_quic::Remembered;
+use firstflight_testkit::{Upstream, UpstreamResponse, free_port, skipped_without};
+use http::{HeaderName, HeaderValue, Method};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::cluster::Cluster;
+use crate::support::quic::{self, Quic};
 use crate::support::{
-    Client, RunningServer, TEST_TIMEOUT, executions, fetch, line, process_keys, replay,
-    start_upstream,
+    Client, PREFACE, RunningServer, TEST_TIMEOUT, executions, fetch, get, http2_request_with, line,
+    process_keys, replay, start_upstream, until,
 };
 
 /// Applies these rules to all requests.
@@ -136,6 +138,82 @@ async fn the_key_of_a_request_that_was_not_sent_can_be_used_again() {
     }
     let log = server.stop().await;
     assert_eq!(executions(&log, "/pay"), 0);
+}
+
+/// The client leaves while its request waits in the upstream's queue, over each HTTP version.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_key_of_a_request_whose_client_left_before_it_was_sent_can_be_used_again() {
+    let upstream = Upstream::responding(|request| UpstreamResponse {
+        delay: Duration::from_secs(if request.target.contains("busy") { 2 } else { 0 }),
+        ..UpstreamResponse::default()
+    });
+    let server = RunningServer::proxy(&upstream, |config| {
+        with_rules(key_rules())(config);
+        let Content::Sites(sites) = &mut config.content else { panic!("sites") };
+        for pool in sites.upstreams.values_mut() {
+            (pool.requests, pool.queue_timeout) = (1, TEST_TIMEOUT);
+        }
+    })
+    .await;
+    let waiting = |count| {
+        let handle = server.handle.clone();
+        until("requests in the queue", move || handle.upstreams()[0].waiting == count)
+    };
+    let address = server.address;
+    let key = ("idempotency-key", "k");
+    for (alpn, target) in [("http/1.1", "/pay/1"), ("h2", "/pay/2"), ("h3", "/pay/3")] {
+        let busy = format!("/busy{target}");
+        let page = text(get(&busy));
+        let running = tokio::spawn(async move { fetch(address, &page).await });
+        upstream.wait_for(&busy).await;
+        let http1 = post(target, "Idempotency-Key: k");
+        if alpn == "h3" {
+            let mut client = Quic::connect(address, Remembered::default()).await;
+            let mut request = quic::request(Method::POST, target);
+            // A key counts for one host.
+            *request.uri_mut() = format!("https://h{target}").parse().unwrap();
+            request.headers_mut().insert(key.0, HeaderValue::from_static(key.1));
+            let _stream = client.send_head(request, true).await;
+            waiting(1).await;
+            client.close().await;
+        } else {
+            let mut client = Client::prepare(alpn, None, b"");
+            let mut tcp = TcpStream::connect(address).await.unwrap();
+            client.handshake(&mut tcp).await;
+            client.write(&match alpn {
+                "h2" => [PREFACE, &http2_request_with(1, "POST", target, &[key])].concat(),
+                _ => http1.clone(),
+            });
+            client.send(&mut tcp).await;
+            waiting(1).await;
+        }
+        waiting(0).await;
+        let response = fetch(address, &text(http1)).await;
+        assert_eq!(status(&response), "200", "{alpn}: {response}");
+        assert_eq!(upstream.recorded(target).len(), 2, "it and the one that kept it waiting");
+        assert_eq!(status(&running.await.unwrap()), "200");
+    }
+    let log = server.stop().await;
+    // Three with the key, and three that kept them waiting.
+    assert_eq!(executions(&log, "/pay"), 6);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_key_of_a_request_whose_client_left_after_it_was_sent_stays_used() {
+    let upstream = start_upstream();
+    let server = RunningServer::proxy(&upstream, with_rules(key_rules())).await;
+    let request = post("/slow", "Idempotency-Key: s");
+    let mut client = Client::prepare("http/1.1", None, b"");
+    let mut tcp = TcpStream::connect(server.address).await.unwrap();
+    client.handshake(&mut tcp).await;
+    client.write(&request);
+    client.send(&mut tcp).await;
+    upstream.wait_for("/slow").await;
+    drop(tcp);
+    until("the request's end", || server.has_logged("/slow")).await;
+    assert_eq!(status(&fetch(server.address, &text(request)).await), "409");
+    let log = server.stop().await;
+    assert_eq!((upstream.recorded("/slow").len(), executions(&log, "/slow")), (1, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,6 +8,7 @@
 
 mod fields;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use fields::{Field, IDEMPOTENCY_KEY, claim_key, is_fresh, single_field};
@@ -20,7 +21,8 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use crate::context::ResponseBody;
 use crate::gate::{EarlyDataGate, NameClaim};
 use crate::handler::response::{plain, problem};
-use crate::handler::{FlightField, RequestClaims};
+use crate::handler::{FlightField, HeldName, RequestClaims};
+use crate::observe::request::Execution;
 
 /// The rules of one route.
 #[derive(Clone, Debug, Default)]
@@ -111,30 +113,33 @@ impl RequiredClaims {
     ///
     /// # Errors
     /// Why the request is rejected.
-    pub(crate) async fn claim(self, gate: &EarlyDataGate) -> Result<RequestClaims, Rejection> {
-        if let Some((nonce, lifetime)) = self.nonce {
-            match gate.claim_name(nonce, lifetime).await {
-                NameClaim::Won => {}
-                NameClaim::Taken if self.ran_early => return Err(Rejection::TooEarly),
-                NameClaim::Taken => return Err(Rejection::NonceUsed),
-                NameClaim::Unknown(why) => return Err(Rejection::Unknown(why)),
-            }
-        }
-        let nonce = self.nonce.map(|(nonce, _)| nonce);
-        if let Some((key, lifetime)) = self.key {
-            let rejection = match gate.claim_name(key, lifetime).await {
-                NameClaim::Won => None,
-                NameClaim::Taken => Some(Rejection::KeyUsed),
-                NameClaim::Unknown(why) => Some(Rejection::Unknown(why)),
-            };
-            if let Some(rejection) = rejection {
+    pub(crate) async fn claim(
+        self,
+        gate: &Arc<EarlyDataGate>,
+        execution: impl Fn() -> Execution,
+    ) -> Result<RequestClaims, Rejection> {
+        let claim = async |required: Option<(ClaimKey, Duration)>| match required {
+            Some(required) => HeldName::claim(gate, required, execution()).await.map(Some),
+            None => Ok(None),
+        };
+        let nonce = claim(self.nonce).await.map_err(|why| match why {
+            NameClaim::Unknown(why) => Rejection::Unknown(why),
+            _ if self.ran_early => Rejection::TooEarly,
+            _ => Rejection::NonceUsed,
+        })?;
+        let key = match claim(self.key).await {
+            Ok(key) => key,
+            Err(why) => {
                 if let Some(nonce) = nonce {
-                    gate.release_name(nonce).await;
+                    nonce.release_unless_executed().await;
                 }
-                return Err(rejection);
+                return Err(match why {
+                    NameClaim::Unknown(why) => Rejection::Unknown(why),
+                    _ => Rejection::KeyUsed,
+                });
             }
-        }
-        Ok(RequestClaims::new([nonce, self.key.map(|(key, _)| key)], self.flight))
+        };
+        Ok(RequestClaims::new([nonce, key], self.flight))
     }
 }
 

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use firstflight_config::{EarlyDataSettings, EarlyRules, Nonce};
 use firstflight_replay::{EpochScope, TicketEpochs};
+use futures_util::FutureExt;
 use http::{HeaderName, StatusCode};
 
 use crate::route::early::*;
@@ -29,18 +30,18 @@ fn keyed(key: &str) -> Request<()> {
     request("POST", &[("idempotency-key", key)])
 }
 
-fn gate(capacity: usize) -> EarlyDataGate {
+fn gate(capacity: usize) -> Arc<EarlyDataGate> {
     let settings =
         EarlyDataSettings { register_capacity: capacity, ..EarlyDataSettings::default() };
     let epochs = Arc::new(TicketEpochs::new(EpochScope::Process));
-    EarlyDataGate::new(&settings, epochs, None)
+    Arc::new(EarlyDataGate::new(&settings, epochs, None))
 }
 
 async fn status(
     rules: &EarlyRules,
     request: &Request<()>,
     decision: Option<Decision>,
-    gate: &EarlyDataGate,
+    gate: &Arc<EarlyDataGate>,
 ) -> StatusCode {
     let claims = claim(&RouteRules::new(rules), request, (decision, None), gate).await;
     claims.map_or_else(|rejection| rejection.response().status(), |_| StatusCode::OK)
@@ -50,9 +51,9 @@ async fn claim(
     rules: &RouteRules,
     request: &Request<()>,
     arrival: (Option<Decision>, Option<Flight>),
-    gate: &EarlyDataGate,
+    gate: &Arc<EarlyDataGate>,
 ) -> Result<RequestClaims, Rejection> {
-    rules.required_claims(request, arrival)?.claim(gate).await
+    rules.required_claims(request, arrival)?.claim(gate, || Execution::new(true)).await
 }
 
 #[test]
@@ -135,20 +136,45 @@ async fn a_request_whose_claim_cannot_be_recorded_does_not_run() {
 async fn names_are_released_if_the_request_was_certainly_not_executed() {
     let gate = gate(10);
     let rules = RouteRules::new(&rules());
-    let with_both = |nonce| request("POST", &[("idempotency-key", "a"), ("x-nonce", nonce)]);
+    let claim = async |nonce, executed| {
+        let request = request("POST", &[("idempotency-key", "a"), ("x-nonce", nonce)]);
+        let required = rules.required_claims(&request, (None, None)).unwrap();
+        required.claim(&gate, || Execution::new(executed)).await
+    };
     for executed in [false, true] {
-        let claims = claim(&rules, &with_both("1"), (None, None), &gate).await.unwrap();
-        let mut response = crate::handler::response::plain(StatusCode::BAD_GATEWAY);
-        if !executed {
-            response.extensions_mut().insert(crate::handler::NotExecuted);
-        }
-        claims.release_if_not_executed(response.extensions(), &gate).await;
+        claim("1", executed).await.unwrap().release_unless_executed().await;
     }
     // The key is used, and the second attempt leaves its nonce as it was.
     for _ in 0..2 {
-        let rejected = claim(&rules, &with_both("2"), (None, None), &gate).await;
+        let rejected = claim("2", false).await;
         assert!(matches!(rejected, Err(Rejection::KeyUsed)));
     }
+}
+
+#[tokio::test]
+async fn names_are_released_if_the_request_is_dropped_before_it_was_executed() {
+    let gate = gate(10);
+    let rules = RouteRules::new(&rules());
+    let request = request("POST", &[("idempotency-key", "a"), ("x-nonce", "1")]);
+    let required = || rules.required_claims(&request, (None, None)).unwrap();
+    // While the names are claimed, in another task, and afterwards.
+    let mut claiming = Box::pin(required().claim(&gate, || Execution::new(false)));
+    assert!((&mut claiming).now_or_never().is_none());
+    drop(claiming);
+    for executed in [false, true] {
+        let mut claims = None;
+        // Releases run in the background.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+            let again = required().claim(&gate, || Execution::new(executed)).await;
+            claims = claims.or(again.ok());
+        }
+        assert!(claims.is_some());
+    }
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert!(required().claim(&gate, || Execution::new(false)).await.is_err());
 }
 
 #[tokio::test]

@@ -359,11 +359,26 @@ pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0
 
 /// HEADERS with END_STREAM for a request without a body.
 pub(crate) fn http2_request(stream: u8, method: &str, path: &str) -> Vec<u8> {
-    // Literals without indexing (RFC 7541 section 6.2.2) of names in the static table.
+    http2_request_with(stream, method, path, &[])
+}
+
+/// Like [`http2_request`], with further fields.
+pub(crate) fn http2_request_with(
+    stream: u8,
+    method: &str,
+    path: &str,
+    fields: &[(&str, &str)],
+) -> Vec<u8> {
+    let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
+    // Literals without indexing (RFC 7541 section 6.2.2), first of names in the static table.
     let mut block = vec![0x87];
     for (index, value) in [(2, method), (4, path), (1, "h")] {
-        block.extend([index, u8::try_from(value.len()).unwrap()]);
-        block.extend(value.as_bytes());
+        block.push(index);
+        block.extend(text(value));
+    }
+    for (name, value) in fields {
+        block.push(0);
+        block.extend([text(name), text(value)].concat());
     }
     let mut frame = vec![0, 0, u8::try_from(block.len()).unwrap(), 1, 5, 0, 0, 0, stream];
     frame.extend(block);
