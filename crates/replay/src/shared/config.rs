@@ -67,8 +67,8 @@ impl SharedConfig {
     /// be behind the old one's by at most `2 clock_margin`: a node that knew both would have noticed
     /// more, and the clocks of a store's processes are required to agree this far.
     ///
-    /// The window does not cover a lost record of a flight that becomes fresh only after the window:
-    /// one whose early data was refused because its exact time is further ahead.
+    /// The window does not cover a lost record of a flight that is still fresh after the window: one
+    /// whose early data was refused because its exact time is further ahead.
     pub fn recording_window(&self) -> Duration {
         self.record_lifetime() + 2 * self.clock_margin + self.confirmation
     }

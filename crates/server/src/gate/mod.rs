@@ -219,6 +219,11 @@ impl EarlyDataGate {
             if let Some(HandoffReply::Flight(response)) = self.query_successor(query).await {
                 return response.map(|won| offer.settled(won)).map_err(EarlyDataRefusal::Gate);
             }
+            // The successor has ended, and its records are lost: one may have been this flight's, even
+            // if its ticket was used up for this connection.
+            if flight.arrival.epoch != self.epochs.current() {
+                return Err(EarlyDataRefusal::Gate(Refusal::TicketEpoch));
+            }
         }
         Err(EarlyDataRefusal::Gate(Refusal::HandedOver))
     }
@@ -347,7 +352,13 @@ impl EarlyDataGate {
         match &self.shared {
             Some(shared) => shared.release_name(name).await,
             None if self.gate.release_name(name, self.now()) => {}
-            None => drop(self.query_successor(HandoffQuery::Release(name)).await),
+            None => {
+                let released = self.query_successor(HandoffQuery::Release(name)).await;
+                if released.is_none() {
+                    // The register is this process's again.
+                    self.gate.release_name(name, self.now());
+                }
+            }
         }
     }
 

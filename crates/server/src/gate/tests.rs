@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use firstflight_config::EarlyDataSettings;
 use firstflight_replay::{
-    EpochScope, MAX_CLOCK_STEP, MAX_TICKET_LIFETIME, SharedConfig, SpendOutcome, StoreReply,
-    TicketEpochs, Unknown,
+    EpochScope, MAX_CLOCK_STEP, MAX_TICKET_LIFETIME, Refusal, SharedConfig, SpendOutcome,
+    StoreReply, TicketEpochs, Unknown,
 };
 use firstflight_store::{Address, Store, StoreConfig, StoreUrl, Topology};
 use firstflight_testkit::{StoreListen, StoreProcess, skipped_without};
 use firstflight_tls::{OfferedFlight, SteadyClock};
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::{sleep, timeout};
 
-use crate::gate::{EarlyDataGate, UnspentFlight, ignored_step};
+use crate::gate::{EarlyDataGate, EarlyDataRefusal, Successor, UnspentFlight, ignored_step};
 
 /// A gate with the store at this address.
 fn gate_with(address: Address) -> (EarlyDataGate, Store) {
@@ -90,6 +91,22 @@ async fn copies_that_do_not_reach_the_store_are_counted() {
     assert_eq!(shared.statistics().1.lost, 0);
     assert_eq!(shared.claim(&offer, claimant, || gate.now()).await, StoreReply::Lost);
     assert_eq!(shared.statistics().1.lost, 1);
+}
+
+#[tokio::test]
+async fn a_flight_is_refused_if_the_successor_ends_with_its_records() {
+    let epochs = Arc::new(TicketEpochs::new(EpochScope::Process));
+    let gate = EarlyDataGate::new(&EarlyDataSettings::default(), epochs, None);
+    let flight = UnspentFlight { used_up: true, ..refused_flight(&gate, Some(0)) };
+    let (requests, mut received) = unbounded_channel();
+    gate.hand_off(Successor::new(requests)).expect("the first handoff");
+    let successor = async {
+        let unanswered = received.recv().await;
+        gate.take_back();
+        drop(unanswered);
+    };
+    let (claimed, ()) = tokio::join!(gate.claim_locally(&flight), successor);
+    assert_eq!(claimed.map(drop), Err(EarlyDataRefusal::Gate(Refusal::TicketEpoch)));
 }
 
 #[test]
