@@ -216,7 +216,7 @@ impl Store {
         let store = Arc::downgrade(&self.0);
         tokio::spawn(async move {
             for pause in WITHDRAWAL_PAUSES {
-                tokio::time::sleep(pause).await;
+                tokio::time::sleep(Duration::from_millis(pause)).await;
                 let Some(store) = Weak::upgrade(&store).map(Self) else { break };
                 let removed = store.remove_name_of(&key, claimant);
                 if Instant::now() >= until || matches!(removed.await, Ok(true)) {
@@ -440,14 +440,9 @@ async fn set_new(owner: Owner, command: &Cmd, timeout: Duration) -> Result<Store
     }
 }
 
-/// Delays before each attempt to remove a name's claim that does not count.
-const WITHDRAWAL_PAUSES: [Duration; 5] = [
-    Duration::ZERO,
-    Duration::from_secs(1),
-    Duration::from_secs(4),
-    Duration::from_secs(15),
-    Duration::from_secs(60),
-];
+/// Delays before each attempt to remove a name's claim that does not count, in milliseconds. Short at
+/// first: the client is told to try again after 2 s.
+const WITHDRAWAL_PAUSES: [u64; 8] = [0, 250, 500, 1_000, 2_000, 4_000, 15_000, 60_000];
 
 /// Maximum number of concurrent withdrawals. Beyond it, claims stay until they expire.
 const MAX_WITHDRAWALS: usize = 1024;
