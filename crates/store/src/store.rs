@@ -231,7 +231,9 @@ impl Store {
     async fn remove_name_of(&self, key: &[u8], claimant: Claimant) -> Result<bool, StoreError> {
         let owner = bytes(self.request(key, redis::cmd("GET").arg(key)).await?)?;
         if owner.as_deref() == Some(claimant.number().to_string().as_bytes()) {
-            self.request(key, redis::cmd("DEL").arg(key)).await?;
+            // Not repeated: one without a reply may still be on its way, and a second one after it would
+            // remove the claim of a request that got the name in between.
+            let _ = self.request(key, redis::cmd("DEL").arg(key)).await;
         }
         Ok(owner.is_some())
     }

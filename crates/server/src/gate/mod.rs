@@ -4,7 +4,7 @@ pub(crate) mod shared_register;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -35,6 +35,8 @@ pub(crate) struct EarlyDataGate {
     epochs: Arc<TicketEpochs>,
     /// The process that has the register now, if it was handed over.
     successor: ArcSwapOption<Successor>,
+    /// How often the register was taken back from a successor that has ended, with its records lost.
+    lost_successors: AtomicU32,
     started_at: Instant,
     claimants: AtomicU64,
     /// Whether the store failed to take the last record.
@@ -101,6 +103,8 @@ pub(crate) enum NameClaim {
 pub(crate) struct Arrival {
     /// The ticket epoch.
     epoch: u32,
+    /// The number of lost successors.
+    lost_successors: u32,
     /// Identifies the connection in the store.
     claimant: Claimant,
 }
@@ -147,6 +151,7 @@ impl EarlyDataGate {
             shared: store.map(|store| SharedRegister::new(store.0, store.1, capacity)),
             epochs,
             successor: ArcSwapOption::empty(),
+            lost_successors: AtomicU32::new(0),
             started_at: Instant::now(),
             claimants: AtomicU64::new(RandomState::new().hash_one(())),
             store_failed: AtomicBool::new(false),
@@ -170,7 +175,8 @@ impl EarlyDataGate {
     /// The facts about a new connection. Call this before TLS receives its ClientHello.
     pub(crate) fn arrival(&self) -> Arrival {
         let claimant = Claimant::new(self.claimants.fetch_add(1, Ordering::Relaxed));
-        Arrival { epoch: self.epochs.current(), claimant }
+        let lost_successors = self.lost_successors.load(Ordering::SeqCst);
+        Arrival { epoch: self.epochs.current(), lost_successors, claimant }
     }
 
     /// The time for [`EarlyDataGate::claim`]: now, or when the last bytes were received
@@ -209,23 +215,28 @@ impl EarlyDataGate {
     }
 
     async fn claim_locally(&self, flight: &UnspentFlight) -> Result<Flight, EarlyDataRefusal> {
-        let offer = flight.offer_by_gate_clock();
         for _ in 0..MAX_HANDOFF_ATTEMPTS {
-            match self.gate.claim(&offer, self.now()) {
+            match self.claim_here(flight) {
                 Err(Refusal::HandedOver) => {}
                 settled => return settled.map_err(EarlyDataRefusal::Gate),
             }
             let query = HandoffQuery::Flight(self.offer_by_monotonic_clock(flight));
             if let Some(HandoffReply::Flight(response)) = self.query_successor(query).await {
-                return response.map(|won| offer.settled(won)).map_err(EarlyDataRefusal::Gate);
-            }
-            // The successor has ended, and its records are lost: one may have been this flight's, even
-            // if its ticket was used up for this connection.
-            if flight.arrival.epoch != self.epochs.current() {
-                return Err(EarlyDataRefusal::Gate(Refusal::TicketEpoch));
+                let settled = response.map(|won| flight.offer_by_gate_clock().settled(won));
+                return settled.map_err(EarlyDataRefusal::Gate);
             }
         }
         Err(EarlyDataRefusal::Gate(Refusal::HandedOver))
+    }
+
+    fn claim_here(&self, flight: &UnspentFlight) -> Result<Flight, Refusal> {
+        let claimed = self.gate.claim(&flight.offer_by_gate_clock(), self.now())?;
+        // One of the lost records may be this flight's, even if its ticket was used up for this
+        // connection. Counted before the gate was opened again, so read after the claim.
+        match self.lost_successors.load(Ordering::SeqCst) == flight.arrival.lost_successors {
+            true => Ok(claimed),
+            false => Err(Refusal::TicketEpoch),
+        }
     }
 
     /// Like [`claim`](Self::claim), but without waiting, if no store is configured. The flight ages
@@ -240,7 +251,7 @@ impl EarlyDataGate {
         arrival: Arrival,
     ) -> Result<Flight, EarlyDataRefusal> {
         let flight = UnspentFlight::from_handshake(facts, arrival, self.measured_at(facts))?;
-        self.gate.claim(&flight.offer_by_gate_clock(), self.now()).map_err(EarlyDataRefusal::Gate)
+        self.claim_here(&flight).map_err(EarlyDataRefusal::Gate)
     }
 
     /// Whether this flight, whose ticket was used before, has a record here: then it is a copy, or
@@ -351,12 +362,13 @@ impl EarlyDataGate {
     pub(crate) async fn release_name(&self, name: ClaimKey) {
         match &self.shared {
             Some(shared) => shared.release_name(name).await,
-            None if self.gate.release_name(name, self.now()) => {}
             None => {
-                let released = self.query_successor(HandoffQuery::Release(name)).await;
-                if released.is_none() {
-                    // The register is this process's again.
-                    self.gate.release_name(name, self.now());
+                for _ in 0..MAX_HANDOFF_ATTEMPTS {
+                    if self.gate.release_name(name, self.now())
+                        || self.query_successor(HandoffQuery::Release(name)).await.is_some()
+                    {
+                        return;
+                    }
                 }
             }
         }
@@ -391,6 +403,7 @@ impl EarlyDataGate {
 
     /// Opens the gate again after the successor has died.
     pub(crate) fn take_back(&self) {
+        self.lost_successors.fetch_add(1, Ordering::SeqCst);
         self.gate.take_back(self.now());
         self.successor.store(None);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use firstflight_config::EarlyDataSettings;
 use firstflight_replay::{
-    EpochScope, MAX_CLOCK_STEP, MAX_TICKET_LIFETIME, Refusal, SharedConfig, SpendOutcome,
+    ClaimKey, EpochScope, MAX_CLOCK_STEP, MAX_TICKET_LIFETIME, Refusal, SharedConfig, SpendOutcome,
     StoreReply, TicketEpochs, Unknown,
 };
 use firstflight_store::{Address, Store, StoreConfig, StoreUrl, Topology};
@@ -14,7 +14,9 @@ use firstflight_tls::{OfferedFlight, SteadyClock};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::{sleep, timeout};
 
-use crate::gate::{EarlyDataGate, EarlyDataRefusal, Successor, UnspentFlight, ignored_step};
+use crate::gate::{
+    EarlyDataGate, EarlyDataRefusal, NameClaim, Successor, UnspentFlight, ignored_step,
+};
 
 /// A gate with the store at this address.
 fn gate_with(address: Address) -> (EarlyDataGate, Store) {
@@ -93,20 +95,52 @@ async fn copies_that_do_not_reach_the_store_are_counted() {
     assert_eq!(shared.statistics().1.lost, 1);
 }
 
+/// A gate without a store.
+fn local_gate() -> EarlyDataGate {
+    let epochs = Arc::new(TicketEpochs::new(EpochScope::Process));
+    EarlyDataGate::new(&EarlyDataSettings::default(), epochs, None)
+}
+
 #[tokio::test]
 async fn a_flight_is_refused_if_the_successor_ends_with_its_records() {
-    let epochs = Arc::new(TicketEpochs::new(EpochScope::Process));
-    let gate = EarlyDataGate::new(&EarlyDataSettings::default(), epochs, None);
-    let flight = UnspentFlight { used_up: true, ..refused_flight(&gate, Some(0)) };
+    for dies_late in [false, true] {
+        let gate = local_gate();
+        let flight = UnspentFlight { used_up: true, ..refused_flight(&gate, Some(0)) };
+        let (requests, mut received) = unbounded_channel();
+        gate.hand_off(Successor::new(requests)).expect("the first handoff");
+        let successor = async {
+            let unanswered = if dies_late { received.recv().await } else { None };
+            gate.take_back();
+            drop(unanswered);
+        };
+        // Polled in this order.
+        let claimed = match dies_late {
+            false => {
+                successor.await;
+                gate.claim_locally(&flight).await
+            }
+            true => tokio::join!(gate.claim_locally(&flight), successor).0,
+        };
+        assert_eq!(claimed.map(drop), Err(EarlyDataRefusal::Gate(Refusal::TicketEpoch)));
+    }
+}
+
+#[tokio::test]
+async fn a_name_is_released_here_if_the_successor_ends_before_it_has_released_it() {
+    let gate = local_gate();
+    let name = ClaimKey::from_name(&[b"name"]);
+    assert_eq!(gate.claim_name(name, Duration::from_secs(60)).await, NameClaim::Won);
     let (requests, mut received) = unbounded_channel();
     gate.hand_off(Successor::new(requests)).expect("the first handoff");
     let successor = async {
-        let unanswered = received.recv().await;
+        // The reply's channel is closed before the register is taken back.
+        drop(received.recv().await);
+        tokio::task::yield_now().await;
         gate.take_back();
-        drop(unanswered);
+        drop(received);
     };
-    let (claimed, ()) = tokio::join!(gate.claim_locally(&flight), successor);
-    assert_eq!(claimed.map(drop), Err(EarlyDataRefusal::Gate(Refusal::TicketEpoch)));
+    tokio::join!(gate.release_name(name), successor);
+    assert!(!gate.gate.release_name(name, gate.now()), "it is released");
 }
 
 #[test]
