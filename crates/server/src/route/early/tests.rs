@@ -178,6 +178,16 @@ async fn names_are_released_if_the_request_is_dropped_before_it_was_executed() {
 }
 
 #[tokio::test]
+async fn a_name_whose_claim_has_nearly_expired_is_not_released() {
+    let gate = gate(10);
+    let name = ClaimKey::from_name(&[b"name"]);
+    let lifetime = Duration::from_secs(1);
+    let held = HeldName::claim(&gate, (name, lifetime), Execution::new(false)).await;
+    held.ok().unwrap().release_unless_executed().await;
+    assert_eq!(gate.claim_name(name, lifetime).await, NameClaim::Taken);
+}
+
+#[tokio::test]
 async fn the_upstream_gets_flight_ids_only_from_this_server() {
     let gate = gate(10);
     let rules = RouteRules::new(&rules());
