@@ -26,6 +26,8 @@ pub struct SendOptions<'a> {
     pub client: SocketAddr,
     /// The address that the client connected to.
     pub local: SocketAddr,
+    /// Whether the request must not run twice, although its method is safe.
+    pub once: bool,
     /// Receives each attempt.
     pub observer: &'a dyn Observer,
 }

@@ -83,7 +83,7 @@ impl Pool {
         let (mut head, body) = request.into_parts();
         attempt::prepare(&mut head, &body, &shared.config)?;
         let progress = Progress::new();
-        let repeatable = Repeatable::of(&head, body.is_end_stream());
+        let repeatable = Repeatable::of(&head, body.is_end_stream(), options.once);
         let retry_head = (repeatable != Repeatable::Never).then(|| head.clone());
         let mut request = Request::from_parts(head, Upload::new(body, progress.clone()));
         let (mut history, mut fresh) = (AttemptHistory::default(), false);

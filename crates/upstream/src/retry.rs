@@ -41,14 +41,15 @@ pub(crate) enum Repeatable {
     Never,
     /// If the server has certainly not processed it.
     Unprocessed,
-    /// Even if it may have been executed: its method is safe (RFC 9110 section 9.2.1).
+    /// Even if it may have been executed: its method is safe (RFC 9110 section 9.2.1), and nothing
+    /// else says that it must run only once.
     Always,
 }
 
 impl Repeatable {
-    /// `empty`: the request has no body.
-    pub(crate) fn of(head: &request::Parts, empty: bool) -> Self {
-        match head.method.is_safe() {
+    /// `empty`: the request has no body. `once`: it must not run twice.
+    pub(crate) fn of(head: &request::Parts, empty: bool, once: bool) -> Self {
+        match head.method.is_safe() && !once {
             _ if !empty || head.headers.contains_key(header::UPGRADE) => Self::Never,
             true => Self::Always,
             false => Self::Unprocessed,
@@ -146,9 +147,11 @@ mod tests {
             ("PATCH", Repeatable::Unprocessed),
             ("BREW", Repeatable::Unprocessed),
         ] {
-            assert_eq!(Repeatable::of(&head(method, false), true), repeatable, "{method}");
-            assert_eq!(Repeatable::of(&head(method, false), false), Repeatable::Never, "{method}");
-            assert_eq!(Repeatable::of(&head(method, true), true), Repeatable::Never, "{method}");
+            let of = |upgrade, empty, once| Repeatable::of(&head(method, upgrade), empty, once);
+            assert_eq!(of(false, true, false), repeatable, "{method}");
+            assert_eq!(of(false, true, true), Repeatable::Unprocessed, "{method}");
+            assert_eq!(of(false, false, false), Repeatable::Never, "{method}");
+            assert_eq!(of(true, true, false), Repeatable::Never, "{method}");
         }
     }
 

@@ -240,7 +240,7 @@ impl Proxy {
             may_be_executed,
             record,
         };
-        let options = SendOptions { client, local, observer };
+        let options = SendOptions { client, local, once: context.claims.hold_names(), observer };
         let sent = if let (true, Some(pass)) = (self.early_hints, context.early_hints) {
             let hints = receive_hints(&mut request);
             // Boxed, so that other requests do not take its memory.

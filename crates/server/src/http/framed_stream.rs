@@ -45,6 +45,9 @@ struct FramingState {
     interim_sent: usize,
 }
 
+/// Maximum size of the interim responses that wait.
+const MAX_INTERIM_BYTES: usize = 64 * 1024;
+
 /// No parser accepts this anywhere in a chunked body. The library therefore refuses the request by
 /// itself, like any malformed body. An error would end the connection without a response.
 const MALFORMED_CHUNK: Bytes = Bytes::from_static(b"\r\r");
@@ -76,9 +79,14 @@ impl RequestFraming {
 
     /// Queues an interim response to the running request. It is sent when the library flushes the
     /// stream at the end of a turn: everything that the library has written by then is complete
-    /// responses.
+    /// responses. It is dropped if the client does not read those before it.
     pub(crate) fn send_interim(&self, response: &[u8]) {
-        self.lock().interim.extend_from_slice(response);
+        let mut state = self.lock();
+        if state.interim.len() + response.len() > MAX_INTERIM_BYTES {
+            return;
+        }
+        state.interim.extend_from_slice(response);
+        drop(state);
         self.0.has_interim.store(true, Ordering::Relaxed);
     }
 
@@ -266,6 +274,15 @@ mod tests {
             assert!(Pin::new(&mut stream).poll_flush(cx).is_ready());
             assert_eq!(stream.stream.0, [expected, b"response"].concat());
         }
+    }
+
+    #[test]
+    fn interim_responses_that_a_client_does_not_read_are_dropped() {
+        let framing = RequestFraming::default();
+        for _ in 0..10_000 {
+            framing.send_interim(b"HTTP/1.1 103 Early Hints\r\n\r\n");
+        }
+        assert!((60_000..=MAX_INTERIM_BYTES).contains(&framing.lock().interim.len()));
     }
 
     /// Sends these bytes to the library in two parts. Returns the requests with their bodies, and

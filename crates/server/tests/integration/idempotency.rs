@@ -6,6 +6,7 @@ use std::time::Duration;
 use firstflight_config::{Content, EarlyRules, Mode, Nonce, Policy, RateLimit, ServerConfig};
 use firstflight_quic::Remembered;
 use firstflight_testkit::{Upstream, UpstreamResponse, free_port, skipped_without};
+use futures_util::FutureExt;
 use http::{HeaderName, HeaderValue, Method};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -340,7 +341,9 @@ async fn rfc8470_5_2_a_key_can_be_used_again_after_the_upstreams_425() {
 }
 
 /// An upstream that responds to one request, and disappears after executing the next one.
-async fn start_vanishing_upstream() -> (String, tokio::task::JoinHandle<()>) {
+///
+/// The task returns when the second request has been read, with the listener.
+async fn start_vanishing_upstream() -> (String, tokio::task::JoinHandle<TcpListener>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let serving = tokio::spawn(async move {
@@ -354,7 +357,7 @@ async fn start_vanishing_upstream() -> (String, tokio::task::JoinHandle<()>) {
             }
             stream.write_all(response.as_bytes()).await.unwrap();
         }
-        drop(listener);
+        listener
     });
     (url, serving)
 }
@@ -371,10 +374,11 @@ async fn the_nonce_of_a_request_that_may_have_been_executed_stays_used() {
     let get =
         |field: &str| format!("GET /n HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{field}\r\n\r\n");
     assert_eq!(status(&fetch(server.address, &get("X: y")).await), "200");
-    // A safe request is sent again, over a new connection, which is refused.
+    // A safe request would be sent again over a new connection, but not with a nonce.
     assert_eq!(status(&fetch(server.address, &get("X-Nonce: 1")).await), "502");
-    serving.await.unwrap();
+    let listener = serving.await.unwrap();
     assert_eq!(status(&fetch(server.address, &get("X-Nonce: 1")).await), "409");
+    assert!(listener.accept().now_or_never().is_none(), "nothing was sent again");
     let log = server.stop().await;
     assert_eq!(executions(&log, "/n"), 2);
 }

@@ -52,7 +52,8 @@ async fn send_for(
     client: u16,
 ) -> Result<String, SendError> {
     let client = ([192, 0, 2, 1], client).into();
-    let options = SendOptions { client, local: ([192, 0, 2, 9], 443).into(), observer: &() };
+    let local = ([192, 0, 2, 9], 443).into();
+    let options = SendOptions { client, local, once: false, observer: &() };
     let response = pool.send(request(method, body), &options).await?;
     let status = response.status();
     let body = response.into_body().collect().await;
@@ -281,7 +282,7 @@ async fn rfc9113_3_3_many_requests_on_one_connection() {
     let mut upgrade = request("GET", "");
     upgrade.headers_mut().insert("upgrade", "websocket".parse().unwrap());
     let local = ([192, 0, 2, 9], 443).into();
-    let options = SendOptions { client: local, local, observer: &() };
+    let options = SendOptions { client: local, local, once: false, observer: &() };
     assert!(matches!(pool.send(upgrade, &options).await, Err(SendError::NoUpgrade)));
 }
 
@@ -297,7 +298,7 @@ async fn rfc9113_10_5_1_a_long_response_head_is_accepted() {
     })
     .await;
     let local = ([192, 0, 2, 9], 443).into();
-    let options = SendOptions { client: local, local, observer: &() };
+    let options = SendOptions { client: local, local, once: false, observer: &() };
     for (peer, protocol) in [(http1, Protocol::Http1), (http2, Protocol::Http2)] {
         let pool = pool(&[&peer], |config| config.protocol = protocol);
         let response = pool.send(request("GET", ""), &options).await.unwrap();
@@ -413,7 +414,7 @@ async fn observers_receive_each_attempt() {
     let pool = pool(&[&dead, &peer], |_| ());
     let recorder = Recorder(Mutex::default());
     let local = ([192, 0, 2, 9], 443).into();
-    let options = SendOptions { client: local, local, observer: &recorder };
+    let options = SendOptions { client: local, local, once: false, observer: &recorder };
     for _ in 0..2 {
         pool.send(request("GET", ""), &options).await.unwrap().collect().await.unwrap();
         settled(&pool).await;

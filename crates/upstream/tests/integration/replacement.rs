@@ -64,7 +64,7 @@ async fn the_health_checks_of_a_replaced_pool_end_although_a_response_continues(
     let before = pool(&[&peer], |config| config.health_check = Some(check("/old")));
     reach(0, 3).await;
     let local = ([192, 0, 2, 9], 443).into();
-    let options = SendOptions { client: local, local, observer: &() };
+    let options = SendOptions { client: local, local, once: false, observer: &() };
     let mut response = before.send(request("GET", ""), &options).await.unwrap();
     response.frame().await.unwrap().unwrap();
     let config = PoolConfig { health_check: Some(check("/new")), ..before.config().clone() };

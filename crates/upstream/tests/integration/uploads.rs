@@ -33,7 +33,7 @@ async fn an_incomplete_upload_does_not_count_against_the_server() {
         config.response_timeout = Some(Duration::from_millis(100));
     });
     let local = ([192, 0, 2, 9], 443).into();
-    let options = SendOptions { client: local, local, observer: &() };
+    let options = SendOptions { client: local, local, once: false, observer: &() };
     for silent in [true, false] {
         for _ in 0..3 {
             let half = stream::once(async { Ok(Frame::data(Bytes::from("half"))) });
@@ -78,7 +78,7 @@ async fn rfc9112_9_5_an_upload_without_progress_ends_after_its_response() {
         config.response_timeout = Some(Duration::from_secs(2));
     });
     let local = ([192, 0, 2, 9], 443).into();
-    let options = SendOptions { client: local, local, observer: &() };
+    let options = SendOptions { client: local, local, once: false, observer: &() };
     let response = pool.send(half_a_request(), &options).await.unwrap();
     assert_eq!(response.status(), StatusCode::NOT_FOUND);
     response.into_body().collect().await.unwrap();
@@ -106,7 +106,7 @@ async fn rfc9113_8_1_an_upload_without_progress_ends_after_its_response() {
         config.response_timeout = Some(Duration::from_secs(2));
     });
     let local = ([192, 0, 2, 9], 443).into();
-    let options = SendOptions { client: local, local, observer: &() };
+    let options = SendOptions { client: local, local, once: false, observer: &() };
     let response = pool.send(half_a_request(), &options).await.unwrap();
     response.into_body().collect().await.unwrap();
     assert_eq!(pool.status().servers[0].in_flight, 1);
@@ -141,7 +141,7 @@ async fn rfc9113_5_2_an_upload_that_waits_for_its_server_is_dropped() {
         while sender.send(Bytes::from_static(&[0; 16_384])).await.is_ok() {}
     });
     let local = ([192, 0, 2, 9], 443).into();
-    let options = SendOptions { client: local, local, observer: &() };
+    let options = SendOptions { client: local, local, once: false, observer: &() };
     let response = pool.send(request.unwrap(), &options).await.unwrap();
     response.into_body().collect().await.unwrap();
     timeout(TEST_TIMEOUT, uploading).await.expect("the body is dropped").unwrap();
@@ -163,7 +163,7 @@ async fn an_upload_may_continue_after_its_response() {
     .await;
     let pool = pool(&[&peer], |_| ());
     let local = ([192, 0, 2, 9], 443).into();
-    let options = SendOptions { client: local, local, observer: &() };
+    let options = SendOptions { client: local, local, once: false, observer: &() };
     for _ in 0..2 {
         let (rest, parts) = mpsc::unbounded_channel::<Result<_, BodyError>>();
         let parts = stream::unfold(parts, |mut parts| async { Some((parts.recv().await?, parts)) });
@@ -209,7 +209,7 @@ async fn rfc9112_9_5_a_response_before_the_end_of_an_upload_is_delivered() {
     let pool = Pool::new("test", PoolConfig::new(vec![address])).unwrap();
     let (arrives, closes) = (Arc::new(Mutex::new(arrives)), Arc::new(Mutex::new(closes)));
     let local = ([192, 0, 2, 9], 443).into();
-    let options = SendOptions { client: local, local, observer: &() };
+    let options = SendOptions { client: local, local, once: false, observer: &() };
     for _ in 0..4 {
         let (arrives, closes) = (arrives.clone(), closes.clone());
         let first = stream::once(async { Ok(Frame::data(Bytes::from("first"))) });
@@ -244,7 +244,7 @@ async fn an_incomplete_upload_during_a_response_does_not_count_against_the_serve
     .await;
     let pool = pool(&[&peer], |config| config.body_timeout = Duration::from_millis(100));
     let local = ([192, 0, 2, 9], 443).into();
-    let options = SendOptions { client: local, local, observer: &() };
+    let options = SendOptions { client: local, local, once: false, observer: &() };
     for breaks in [true, false] {
         for _ in 0..3 {
             let (break_off, broken) = oneshot::channel::<()>();
@@ -290,7 +290,7 @@ async fn rfc9112_6_1_a_body_of_unknown_length_is_sent_with_every_method() {
     .await;
     let pool = pool(&[&peer], |config| config.response_timeout = Some(Duration::from_secs(5)));
     let local = ([192, 0, 2, 9], 443).into();
-    let options = SendOptions { client: local, local, observer: &() };
+    let options = SendOptions { client: local, local, once: false, observer: &() };
     for method in ["GET", "HEAD", "OPTIONS", "TRACE", "DELETE", "POST"] {
         let body = stream::once(async { Ok::<_, BodyError>(Frame::data(Bytes::from("hello"))) });
         let body = StreamBody::new(body).boxed_unsync();
