@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use firstflight_replay::ClaimKey;
+use futures_util::FutureExt;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -103,8 +104,8 @@ impl RequestClaims {
 }
 
 impl HeldName {
-    /// Claims a name for a request. In a task of its own: if the client leaves, the claim still has
-    /// to be recorded and released.
+    /// Claims a name for a request. A claim that has to wait does so in a task of its own: if the
+    /// client leaves, it still has to be recorded and released.
     ///
     /// # Errors
     /// Why the request does not hold the name.
@@ -115,7 +116,7 @@ impl HeldName {
     ) -> Result<Self, NameClaim> {
         let gate = gate.clone();
         let releasable_until = Instant::now() + lifetime.saturating_sub(RELEASE_MARGIN);
-        let claiming = tokio::spawn(async move {
+        let mut claiming = Box::pin(async move {
             match gate.claim_name(name, lifetime).await {
                 NameClaim::Won => {
                     Ok(Self { gate, execution, name, releasable_until, is_released: false })
@@ -123,6 +124,12 @@ impl HeldName {
                 other => Err(other),
             }
         });
+        // This process's register decides at once. In a task the claim would wait for its turn, the
+        // handshake would often be complete by then, and an early request would no longer be marked.
+        if let Some(claimed) = (&mut claiming).now_or_never() {
+            return claimed;
+        }
+        let claiming = tokio::spawn(claiming);
         claiming.await.unwrap_or(Err(NameClaim::Unknown("interrupted")))
     }
 

@@ -1,10 +1,13 @@
 use std::sync::Arc;
 
 use firstflight_config::{EarlyDataSettings, EarlyRules, Nonce};
-use firstflight_replay::{EpochScope, TicketEpochs};
+use firstflight_replay::{ClaimOutcome, EpochScope, HandoffQuery, HandoffReply, TicketEpochs};
 use futures_util::FutureExt;
 use http::{HeaderName, StatusCode};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
 
+use crate::gate::{Successor, SuccessorRequest};
 use crate::route::early::*;
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -157,10 +160,7 @@ async fn names_are_released_if_the_request_is_dropped_before_it_was_executed() {
     let rules = RouteRules::new(&rules());
     let request = request("POST", &[("idempotency-key", "a"), ("x-nonce", "1")]);
     let required = || rules.required_claims(&request, (None, None)).unwrap();
-    // While the names are claimed, in another task, and afterwards.
-    let mut claiming = Box::pin(required().claim(&gate, || Execution::new(false)));
-    assert!((&mut claiming).now_or_never().is_none());
-    drop(claiming);
+    drop(required().claim(&gate, || Execution::new(false)).await.unwrap());
     for executed in [false, true] {
         let mut claims = None;
         // Releases run in the background.
@@ -175,6 +175,26 @@ async fn names_are_released_if_the_request_is_dropped_before_it_was_executed() {
         tokio::task::yield_now().await;
     }
     assert!(required().claim(&gate, || Execution::new(false)).await.is_err());
+}
+
+#[tokio::test]
+async fn a_name_is_released_if_the_request_is_dropped_while_another_process_claims_it() {
+    let gate = gate(10);
+    let (requests, mut received) = mpsc::unbounded_channel();
+    gate.hand_off(Successor::new(requests)).expect("the first handoff");
+    let required = (ClaimKey::from_name(&[b"name"]), DAY);
+    let mut claiming = Box::pin(HeldName::claim(&gate, required, Execution::new(false)));
+    assert!((&mut claiming).now_or_never().is_none());
+    drop(claiming);
+    let mut next = async || {
+        let request = timeout(Duration::from_secs(30), received.recv()).await.expect("a request");
+        let Some(SuccessorRequest::Claim { query, reply }) = request else { panic!("no query") };
+        (query, reply)
+    };
+    let (claim, reply) = next().await;
+    assert!(matches!(claim, HandoffQuery::Name(name, _) if name == required.0));
+    reply.send(HandoffReply::Name(ClaimOutcome::Won)).ok();
+    assert!(matches!(next().await.0, HandoffQuery::Release(name) if name == required.0));
 }
 
 #[tokio::test]
