@@ -8,9 +8,9 @@ use crate::Verdict;
 use crate::finding::Outcome;
 use crate::probe::{Exchange, Failure, Probe, Stop, nonce};
 
-/// The summary, if the witness missed an original that got a response.
-pub(super) const UNRELIABLE_COUNT: &str =
-    "the witness did not count the original, so the count is not reliable";
+/// The summary, if the witness missed a request that got a response.
+pub(super) const UNRELIABLE_COUNT: &str = "more requests got a response than the witness counted, so \
+    the count is not reliable: all nodes need the same witness, and no cache before it";
 
 /// The line of evidence for the number of executions that the witness counted.
 pub(super) fn count_text(executions: u64) -> String {
@@ -68,6 +68,8 @@ pub(super) struct Copies {
     pub(super) since: Option<Duration>,
     /// Copies whose early data TLS accepted.
     pub(super) accepted: usize,
+    /// Nodes to which no copy could be sent.
+    pub(super) unreachable: usize,
     /// Copies without a TLS response: the server may be down.
     pub(super) unanswered: usize,
     /// Copies that the server may have refused silently: it closed the connection, or over QUIC
@@ -163,11 +165,13 @@ impl Copies {
                 Verdict::Pass,
                 format!("it did not run: early requests get 425 (Too Early); {copies} sent"),
             ),
-            Some(0) if originals > 0 => (Verdict::Inconclusive, UNRELIABLE_COUNT.to_owned()),
             Some(count) if count > 1 => (
                 Verdict::Fail,
                 format!("the request ran {count} times, counted by the witness; {copies} sent"),
             ),
+            Some(count) if (originals + self.responded) as u64 > count => {
+                (Verdict::Inconclusive, UNRELIABLE_COUNT.to_owned())
+            }
             Some(0) => {
                 (Verdict::Pass, format!("it did not run: no copy of {copies} sent its Finished"))
             }
@@ -227,6 +231,10 @@ impl Copies {
                     self.number()
                 ),
             ),
+            Verdict::Pass if self.unreachable > 0 => (
+                Verdict::Inconclusive,
+                format!("no copy could be sent to {} of the other addresses", self.unreachable),
+            ),
             Verdict::Pass if self.unanswered > 0 => (
                 Verdict::Inconclusive,
                 format!(
@@ -260,8 +268,8 @@ mod tests {
     fn the_witness_decides_if_there_is_one() {
         assert_eq!(verdict(0, 0, Some(1)), Verdict::Pass);
         assert_eq!(verdict(3, 0, Some(1)), Verdict::Pass);
-        assert_eq!(verdict(3, 3, Some(1)), Verdict::Pass, "responses of a cache");
         assert_eq!(verdict(3, 0, Some(2)), Verdict::Fail);
+        assert_eq!(verdict(3, 3, Some(1)), Verdict::Inconclusive, "a cache, or another witness");
         assert_eq!(verdict(0, 0, Some(0)), Verdict::Inconclusive);
     }
 
@@ -311,5 +319,6 @@ mod tests {
         assert_eq!(copies(2, 2, None), Verdict::Fail);
         assert_eq!(copies(1, 1, Some(1)), Verdict::Pass);
         assert_eq!(copies(4, 4, Some(4)), Verdict::Fail);
+        assert_eq!(copies(4, 4, Some(0)), Verdict::Inconclusive, "counted by another witness");
     }
 }

@@ -68,7 +68,9 @@ fn judge(forged: &Copies, reprotected: &Copies) -> (Verdict, String) {
              build that flight"
                 .to_owned(),
         ),
-        _ if forged.executions == Some(0) && forged.too_early == 0 => {
+        _ if (forged.executions == Some(0) && forged.too_early == 0)
+            || (counted.is_some() && forged.responded + reprotected.responded > 0) =>
+        {
             (Verdict::Inconclusive, UNRELIABLE_COUNT.to_owned())
         }
         (false, 0, _) => {
@@ -131,7 +133,11 @@ mod tests {
     #[test]
     fn rfc9846_8_a_flight_is_known_by_its_client_hello() {
         assert_eq!(verdict(1, 1, Some((1, 3))), Verdict::Warn);
-        assert_eq!(verdict(1, 1, Some((1, 2))), Verdict::Pass, "a response of a cache");
+        assert_eq!(
+            verdict(1, 1, Some((1, 2))),
+            Verdict::Inconclusive,
+            "counted by another witness"
+        );
         assert_eq!(verdict(1, 0, Some((1, 2))), Verdict::Pass);
         assert_eq!(verdict(1, 1, None), Verdict::Warn);
         assert_eq!(verdict(1, 0, None), Verdict::Warn);

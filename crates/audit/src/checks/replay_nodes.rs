@@ -27,7 +27,10 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         let ignored_before = copies.ignored;
         match probe.send_to(node, &original.flight) {
             Ok(mut copy) => copies.receive(probe, &mut copy, &format!("copy to {}", node.address)),
-            Err(error) => copies.evidence.push(format!("no copy to {}: {error}", node.address)),
+            Err(error) => {
+                copies.unreachable += 1;
+                copies.evidence.push(format!("no copy to {}: {error}", node.address));
+            }
         }
         ignored_by.push(copies.ignored > ignored_before);
     }
@@ -57,11 +60,15 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::time::Duration;
+
+    use firstflight_first_flight::Link;
     use firstflight_first_flight::test_server::{Behaviour, EarlyRequest, Fault, FaultyPart};
 
     use super::*;
     use crate::checks::tests::{TestTarget, outcome_with_node, settings, verdict};
-    use crate::target::Node;
+    use crate::target::{Node, Target};
     use crate::{Settings, Verdict, audit};
 
     /// The outcome at a service with two nodes. Asserts that the verdict is the same in 50 runs.
@@ -112,6 +119,47 @@ mod tests {
                 assert_eq!(outcome.verdict, Verdict::Inconclusive, "{fault:?}: {outcome:#?}");
             }
         }
+    }
+
+    /// A node that refuses connections.
+    struct Closed<'a>(&'a TestTarget);
+
+    impl Target for Closed<'_> {
+        fn connect(&self) -> io::Result<Box<dyn Link>> {
+            Err(io::ErrorKind::ConnectionRefused.into())
+        }
+
+        fn now(&self) -> Duration {
+            self.0.now()
+        }
+
+        fn wait(&self, time: Duration) {
+            self.0.wait(time);
+        }
+    }
+
+    #[test]
+    fn no_copy_to_one_of_the_nodes_is_inconclusive() {
+        let target = TestTarget::new(Behaviour { witness: true, ..Behaviour::default() }, false);
+        let (reached, closed) = (target.node(true, true), Closed(&target));
+        let node = |address: &str, target| Node { address: address.to_owned(), target };
+        let others =
+            [node("192.0.2.2:443", &reached as &dyn Target), node("192.0.2.3:443", &closed)];
+        let settings = settings();
+        let probe = Probe::survey(&target, &others, &settings).unwrap();
+        let outcome = audit::run(&CHECK, &probe);
+        assert_eq!(outcome.verdict, Verdict::Inconclusive, "{outcome:#?}");
+    }
+
+    #[test]
+    fn nodes_with_a_witness_each_are_inconclusive() {
+        let target = TestTarget::new(Behaviour { witness: true, ..Behaviour::default() }, false);
+        let other = target.node_with_own_upstream();
+        let others = [Node { address: "192.0.2.2:443".to_owned(), target: &other }];
+        let settings = settings();
+        let probe = Probe::survey(&target, &others, &settings).unwrap();
+        let outcome = audit::run(&CHECK, &probe);
+        assert_eq!(outcome.verdict, Verdict::Inconclusive, "{outcome:#?}");
     }
 
     #[test]

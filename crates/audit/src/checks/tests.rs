@@ -24,6 +24,16 @@ impl TestTarget {
     pub(crate) fn new(behaviour: Behaviour, http3: bool) -> Self {
         Self { server: TestServer::new(behaviour), http3 }
     }
+
+    /// Another node of the same service, over TCP. `keys` and `register`: whether they share these.
+    pub(crate) fn node(&self, keys: bool, register: bool) -> Self {
+        Self { server: self.server.node(keys, register), http3: false }
+    }
+
+    /// Another node with the same ticket keys, over TCP, with an upstream of its own.
+    pub(crate) fn node_with_own_upstream(&self) -> Self {
+        Self { server: self.server.node_with_own_upstream(), http3: false }
+    }
 }
 
 impl Target for TestTarget {
@@ -95,7 +105,7 @@ pub(crate) fn outcome_with_node(
 ) -> Outcome {
     let settings = Settings { witness, ..settings() };
     let target = TestTarget::new(Behaviour { witness, ..behaviour.clone() }, false);
-    let other = TestTarget { server: target.server.node(keys, register), http3: false };
+    let other = target.node(keys, register);
     let others = [Node { address: "192.0.2.2:443".to_owned(), target: &other }];
     let probe = Probe::survey(&target, &others, &settings).expect("the server can be audited");
     run(check, &probe)

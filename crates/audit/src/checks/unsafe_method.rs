@@ -1,6 +1,6 @@
 use firstflight_first_flight::FlightPlan;
 
-use super::replay::Copies;
+use super::replay::{Copies, UNRELIABLE_COUNT};
 use super::{Check, Concern, Needs};
 use crate::Verdict;
 use crate::finding::Outcome;
@@ -63,6 +63,9 @@ fn judge(response: Option<&Response>, copies: &Copies) -> (Verdict, String) {
             Verdict::Fail,
             format!("{responses} of 3 copies of a POST got responses before Finished"),
         ),
+        (Some(count), _) if responses as u64 > count => {
+            (Verdict::Inconclusive, UNRELIABLE_COUNT.to_owned())
+        }
         (Some(1), _) => {
             (Verdict::Warn, "the POST ran before the handshake was complete".to_owned())
         }
@@ -135,6 +138,9 @@ mod tests {
             judge(None, &Copies { sent: 2, accepted: 2, responded, ..Copies::default() }).0
         };
         assert_eq!([0, 1, 2].map(verdict), [Verdict::Pass, Verdict::Warn, Verdict::Fail]);
+        let counted_elsewhere =
+            Copies { sent: 2, accepted: 2, responded: 1, executions: Some(0), ..Copies::default() };
+        assert_eq!(judge(None, &counted_elsewhere).0, Verdict::Inconclusive);
     }
 
     #[test]

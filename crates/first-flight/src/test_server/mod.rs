@@ -307,8 +307,17 @@ impl TestServer {
     /// Another node of the same service: with its upstream and its clock, and with its ticket keys and
     /// its register if they are shared.
     pub fn node(&self, shares_keys: bool, shares_register: bool) -> Self {
+        Self::with(self.node_state(shares_keys, shares_register))
+    }
+
+    /// Another node with the same ticket keys, whose upstream counts its own executions.
+    pub fn node_with_own_upstream(&self) -> Self {
+        Self::with(Shared { executions: Rc::default(), ..self.node_state(true, false) })
+    }
+
+    fn node_state(&self, shares_keys: bool, shares_register: bool) -> Shared {
         let shared = &self.shared;
-        Self::with(Shared {
+        Shared {
             behaviour: shared.behaviour.clone(),
             clock: shared.clock.clone(),
             issued: if shares_keys { shared.issued.clone() } else { Rc::default() },
@@ -318,7 +327,7 @@ impl TestServer {
             used_tickets: shared.used_tickets.clone(),
             has_cookie: Cell::default(),
             connections: Cell::default(),
-        })
+        }
     }
 
     /// A connection over TCP.
