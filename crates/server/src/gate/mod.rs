@@ -477,6 +477,8 @@ impl EarlyDataGate {
         }
         self.gate.start_epoch();
         SteadyClock::follow_system_clock();
+        // Other threads may have issued tickets of that epoch by the old clock.
+        self.gate.start_epoch();
         let seconds = step as f64 / 1e6;
         let effect = match punctured {
             true => "tickets keep their early data",
