@@ -168,11 +168,16 @@ impl Shared {
         method: &Method,
         response: Response<Incoming>,
     ) -> Result<BytesResponse, Failure> {
-        let (parts, body) = response.into_parts();
+        let (mut parts, body) = response.into_parts();
         let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await;
         let body = body.map_err(|error| Failure::Unreachable(error.to_string()))?.to_bytes();
+        let retry_after = parse_retry_after(&parts.headers, now());
+        if retry_after.is_none() {
+            // The library panics when it adds 2^63 seconds to a time.
+            parts.headers.remove(RETRY_AFTER);
+        }
         if !parts.status.is_success() {
-            *lock(&self.retry_after) = parse_retry_after(&parts.headers, now());
+            *lock(&self.retry_after) = retry_after;
             let problem = method == Method::POST && is_json(&parts.headers);
             if !problem || parts.status.is_redirection() {
                 return Err(Failure::Status(parts.status));

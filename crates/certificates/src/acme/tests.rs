@@ -186,6 +186,21 @@ async fn rfc9773_4_2_the_suggested_window_is_requested() {
 }
 
 #[tokio::test]
+async fn rfc9773_4_3_2_a_time_beyond_all_clocks_is_ignored() {
+    let stub = StubAuthority::start(|path| {
+        let window = r#"{"suggestedWindow":
+            {"start": "2027-01-15T08:00:00Z", "end": "2027-01-15T10:00:00Z"}}"#;
+        let response = with_retry_after(plain(200, window), "18446744073709551615");
+        path.starts_with("/renewal/").then_some(response)
+    })
+    .await;
+    let config = stub.config();
+    let state = StateDirectory::open(&config.state, &config.directory).unwrap();
+    account::open(&config, &state, &AuthorityClient::new(&config).unwrap()).await.unwrap();
+    account::suggested_window(&config, &state, &issued()).await.unwrap_err();
+}
+
+#[tokio::test]
 async fn rfc9773_4_3_3_a_failed_request_for_the_window_is_an_error() {
     let stub = StubAuthority::start(|path| {
         path.starts_with("/renewal/").then(|| with_retry_after(plain(503, "busy"), "21600"))

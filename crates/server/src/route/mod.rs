@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use firstflight_config::{IpNetwork, Limits, Listener, WhenNotAllowed};
 use firstflight_quic::ServerCrypto;
-use firstflight_tls::{Acceptor, Identities};
+use firstflight_tls::{Acceptor, EchKeys, Identities};
 use firstflight_upstream::Pool;
 use http::{HeaderValue, Request, Response, StatusCode};
 
@@ -37,6 +37,7 @@ pub(crate) struct Snapshot {
     /// `None`: ping-pong, without HTTP.
     pub(crate) sites: Option<Arc<Sites>>,
     pub(crate) pools: Pools,
+    pub(crate) ech: Option<EchKeys>,
     pub(crate) limits: Limits,
     pub(crate) trusted_proxies: Vec<IpNetwork>,
     pub(crate) keep_alive: bool,

@@ -169,7 +169,8 @@ impl SnapshotBuilder {
             Content::PingPong => None,
         };
         let identities = self.identities(config, states)?;
-        self.assemble(number, config, (sites, pools), identities, states)
+        let ech = ech_keys(&config.tls.ech, &identities)?;
+        self.assemble(number, config, (sites, pools, ech), identities, states)
     }
 
     /// A copy of the previous snapshot with newly issued ACME certificates.
@@ -186,19 +187,19 @@ impl SnapshotBuilder {
     ) -> Result<Snapshot, ServerError> {
         let (identities, installed) = (&before.identities, &before.certificates);
         let identities = certificates::with_newer(config, identities, installed, states)?;
-        let sites_and_pools = (before.sites.clone(), before.pools.clone());
-        self.assemble(before.number, config, sites_and_pools, identities, states)
+        let unchanged = (before.sites.clone(), before.pools.clone(), before.ech.clone());
+        self.assemble(before.number, config, unchanged, identities, states)
     }
 
     fn assemble(
         &self,
         number: u64,
         config: &ServerConfig,
-        (sites, pools): (Option<Arc<Sites>>, Pools),
+        (sites, pools, ech): (Option<Arc<Sites>>, Pools, Option<EchKeys>),
         identities: Identities,
         states: &[CertificateState],
     ) -> Result<Snapshot, ServerError> {
-        let acceptor_config = acceptor(config, identities.clone(), self)?;
+        let acceptor_config = acceptor(config, identities.clone(), ech.clone(), self);
         let certificates = certificates::site_certificates(config, &identities, states);
         let quic = match config.http3.enabled && config.has_tls13() {
             true => {
@@ -214,6 +215,7 @@ impl SnapshotBuilder {
             quic,
             sites,
             pools,
+            ech,
             limits: config.limits.clone(),
             trusted_proxies: config.trusted_proxies.clone(),
             keep_alive: config.limits.keep_alive,
@@ -239,8 +241,9 @@ fn quic_acceptor(config: &AcceptorConfig, content: &Content) -> AcceptorConfig {
 fn acceptor(
     config: &ServerConfig,
     identities: Identities,
+    ech: Option<EchKeys>,
     builder: &SnapshotBuilder,
-) -> Result<AcceptorConfig, ServerError> {
+) -> AcceptorConfig {
     let tls = &config.tls;
     let alpn: &[&str] = match (&config.content, tls.http2) {
         (Content::PingPong, _) => &[],
@@ -249,7 +252,7 @@ fn acceptor(
     };
     let ring = builder.ring.clone();
     let lifetime = ring.lifetime();
-    Ok(AcceptorConfig {
+    AcceptorConfig {
         min_version: tls.min_version,
         max_version: tls.max_version,
         ciphers: tls.ciphers.clone(),
@@ -260,13 +263,13 @@ fn acceptor(
         tickets: tls.tickets,
         tickets_across_names: config.tickets.across_names,
         compress_certificates: tls.compress_certificates,
-        ech: ech_keys(&tls.ech, &identities)?,
+        ech,
         // A ticket must not outlive its key, or clients would offer it in vain.
         ticket_lifetime: lifetime,
         key_log: builder.key_log.clone().map(|log| log as Arc<dyn KeyLog>),
         challenges: (!config.acme_names().is_empty()).then(|| builder.challenges.clone()),
         ..AcceptorConfig::new(identities)
-    })
+    }
 }
 
 /// The name of the group of sites that accept each other's tickets: those with the same certificate

@@ -10,7 +10,7 @@ use firstflight_config::{
     AcmeConfig, Action, CertificateSource, Content, FileSettings, Route, ServerConfig, Site, Sites,
 };
 use firstflight_server::Server;
-use firstflight_tls::{ConnectOptions, Connector, ConnectorConfig, Trust};
+use firstflight_tls::{ConnectOptions, Connector, ConnectorConfig, EchKey, Trust};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
@@ -76,7 +76,10 @@ async fn response(server: SocketAddr, name: &str, trusted: &Path) -> String {
 async fn another_sites_broken_files_do_not_delay_a_new_certificate() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path();
-    let config = config(dir);
+    let mut config = config(dir);
+    let ech = EchKey::generate("files.test").unwrap().to_pem().unwrap();
+    fs::write(dir.join("ech.pem"), ech.as_bytes()).unwrap();
+    config.tls.ech = vec![dir.join("ech.pem")];
     let missing = |server: &Server| -> Vec<bool> {
         server.handle().certificates().iter().map(|site| site.is_missing()).collect()
     };
@@ -89,7 +92,7 @@ async fn another_sites_broken_files_do_not_delay_a_new_certificate() {
     let server = Server::bind(config).await.unwrap();
     let trusted = dir.join("trusted-for-files.pem");
     fs::copy(dir.join("files.pem"), &trusted).unwrap();
-    for file in ["files.pem", "files.key"] {
+    for file in ["files.pem", "files.key", "ech.pem"] {
         fs::remove_file(dir.join(file)).unwrap();
     }
     fs::remove_dir_all(dir.join("files.test")).unwrap();
