@@ -222,14 +222,20 @@ impl<S: Records> SharedRing<S> {
     }
 
     /// Stores a key in its slot, replacing another one.
+    ///
+    /// # Errors
+    /// [`SharedRingError::Overtaken`] if another node has put back the old one, sealed anew.
     async fn replace(&self, offer: &KeyOffer, now: UnixTime) -> Result<(), SharedRingError> {
         let KeyOffer { slot, key, lifetime: ttl } = offer;
         let old = self.state().keys.held(*slot);
         self.store.put(&record_key(*slot), &self.records.seal(*slot, key), *ttl).await?;
         if let SlotContent::Key(name) = self.read_slot(*slot, now).await? {
             let new = KeyEntry { slot: *slot, name };
+            if old == Some(new) {
+                return Err(SharedRingError::Overtaken);
+            }
             self.store.add(LIST, &new.to_string()).await?;
-            if let Some(old) = old.filter(|old| *old != new) {
+            if let Some(old) = old {
                 self.store.remove(LIST, &old.to_string()).await?;
             }
         }

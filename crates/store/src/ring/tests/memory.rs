@@ -20,6 +20,8 @@ pub(super) struct Contents {
     /// The store's clock, in seconds.
     pub(super) now: u64,
     pub(super) down: bool,
+    /// Whether another node puts back what a `put` has replaced.
+    pub(super) puts_back: bool,
     /// Values with the time at which they expire.
     pub(super) records: BTreeMap<String, (Vec<u8>, u64)>,
     pub(super) sets: BTreeMap<String, BTreeSet<String>>,
@@ -98,7 +100,12 @@ impl Records for Memory {
     }
 
     async fn put(&self, key: &str, value: &[u8], ttl: Duration) -> Result<(), StoreError> {
-        self.call(|all| all.put(key, value, ttl)).await
+        self.call(|all| {
+            if !all.puts_back || !all.records.contains_key(key) {
+                all.put(key, value, ttl);
+            }
+        })
+        .await
     }
 
     async fn put_new(&self, key: &str, value: &[u8], ttl: Duration) -> Result<bool, StoreError> {

@@ -91,6 +91,19 @@ fn a_rotated_key_reaches_all_nodes_before_it_is_used() {
 }
 
 #[test]
+fn a_rotation_fails_if_the_next_key_is_still_the_old_one() {
+    run(async {
+        let (memory, keys) = (Memory::new(), keys(FIRST_KEK));
+        let node = ring_on(&memory, &keys);
+        node.refresh(START).await.expect("a ring");
+        memory.contents().puts_back = true;
+        assert!(matches!(node.rotate(at(30)).await, Err(SharedRingError::Overtaken)));
+        memory.contents().puts_back = false;
+        node.rotate(at(31)).await.expect("a ring");
+    });
+}
+
+#[test]
 fn a_store_that_comes_back_empty_gets_the_same_keys_again() {
     run(async {
         let (memory, keys) = (Memory::new(), keys(FIRST_KEK));
