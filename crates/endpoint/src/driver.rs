@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::io::{self, IoSliceMut};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -255,15 +255,17 @@ impl Drop for Driver {
     }
 }
 
-/// Whether the kernel would send a response. It refuses port 0, and a multicast or broadcast address as
-/// the source, with EINVAL. quinn-udp mistakes that for an old kernel, and sends without GSO and ECN
-/// from then on.
+/// Whether the kernel would send a response. It refuses with EINVAL port 0, a multicast or broadcast
+/// address as the source, and an address of one link as the source of a datagram that leaves it.
+/// quinn-udp mistakes that for an old kernel, and sends without GSO and ECN from then on.
 fn can_respond_to(meta: &RecvMeta) -> bool {
+    let is_of_link = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let leaves_link = meta.dst_ip.is_some_and(is_of_link) && !is_of_link(meta.addr.ip());
     let is_to_group = meta.dst_ip.is_some_and(|ip| {
         let ip = ip.to_canonical();
         ip.is_multicast() || ip == Ipv4Addr::BROADCAST
     });
-    meta.addr.port() != 0 && !is_to_group
+    meta.addr.port() != 0 && !is_to_group && !leaves_link
 }
 
 /// Passes a datagram to its connection.

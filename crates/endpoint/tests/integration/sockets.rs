@@ -42,11 +42,12 @@ async fn a_socket_that_fails_is_read_again() {
 #[tokio::test]
 async fn datagrams_that_cannot_have_a_response_get_none() {
     type Change = fn(&mut RecvMeta);
-    let changes: [(Change, usize); 4] = [
+    let changes: [(Change, usize); 5] = [
         (|_| {}, 1),
         (|meta| meta.addr.set_port(0), 0),
         (|meta| meta.dst_ip = Some(Ipv4Addr::BROADCAST.into()), 0),
         (|meta| meta.dst_ip = Some(Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1).into()), 0),
+        (|meta| meta.dst_ip = Some(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1).into()), 0),
     ];
     // A version that the server does not know.
     let mut datagram = [&[0xc0, 0x1a, 0x2a, 0x3a, 0x4a, 8][..], &[1; 8], &[8], &[2; 8]].concat();

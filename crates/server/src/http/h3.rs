@@ -74,7 +74,7 @@ pub(crate) async fn serve(
         finishing: false,
         is_last: false,
         client_sent_goaway: false,
-        abandoned: 0,
+        cancelled: CancelledRequests::default(),
         timer: Box::pin(sleep_until(deadline.into())),
     };
     if let Err(error) = session.run(stop).await {
@@ -97,10 +97,24 @@ struct Session {
     is_last: bool,
     /// Whether the client has sent a GOAWAY, and no further request of it is left to accept.
     client_sent_goaway: bool,
-    /// Requests that the client cancelled before it had the response.
-    abandoned: u64,
+    cancelled: CancelledRequests,
     /// Ends at [`Session::deadline`] or earlier.
     timer: Pin<Box<Sleep>>,
+}
+
+/// Requests that the client cancelled before it had the response.
+#[derive(Clone, Copy, Default)]
+struct CancelledRequests {
+    all: u64,
+    /// Those whose head was not read.
+    headless: u64,
+}
+
+impl CancelledRequests {
+    fn count(&mut self, ended: StreamEnd) {
+        self.all += u64::from(matches!(ended, StreamEnd::Abandoned | StreamEnd::Headless));
+        self.headless += u64::from(ended == StreamEnd::Headless);
+    }
 }
 
 impl Session {
@@ -125,7 +139,7 @@ impl Session {
                 },
                 Some(ended) = self.requests.next(), if !self.requests.is_empty() => {
                     self.idle_since = Instant::now();
-                    self.abandoned += u64::from(ended == StreamEnd::Abandoned);
+                    self.cancelled.count(ended);
                     if self.is_abused() {
                         self.close(Code::H3_EXCESSIVE_LOAD);
                         return Ok(());
@@ -211,7 +225,7 @@ impl Session {
                 sent = &mut goaway => return sent,
                 Some(ended) = self.requests.next(), if !is_idle => {
                     self.idle_since = Instant::now();
-                    self.abandoned += u64::from(ended == StreamEnd::Abandoned);
+                    self.cancelled.count(ended);
                 }
                 // The caller waits for the same stage again, and handles it.
                 _ = next_stage(stop, true) => return Ok(()),
@@ -249,7 +263,8 @@ impl Session {
     /// HTTP/2).
     fn is_abused(&self) -> bool {
         let received = self.connection.requests_received();
-        self.abandoned > MAX_ABANDONED_REQUESTS && self.abandoned * 2 > received
+        let CancelledRequests { all, headless } = self.cancelled;
+        headless > MAX_HEADLESS_STREAMS || all > MAX_CANCELLED_REQUESTS && all * 2 > received
     }
 
     fn close(&self, code: Code) {
@@ -265,7 +280,11 @@ fn close(quic: &QuicConnection, code: Code) {
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The number of cancelled requests that is always tolerated.
-const MAX_ABANDONED_REQUESTS: u64 = 100;
+const MAX_CANCELLED_REQUESTS: u64 = 100;
+
+/// The number of streams that may end before their head is read. The library remembers each of them
+/// as long as the connection lives.
+const MAX_HEADLESS_STREAMS: u64 = 1000;
 
 /// Responds to a request and waits until its client has the response. A request that is dropped
 /// before resets its stream.
@@ -281,7 +300,9 @@ async fn serve_request(
         biased;
         responded = respond(&connection, resolver, early, &state) => responded,
         // The client has cancelled the request.
-        ended = &mut ended => return ended,
+        ended = &mut ended => {
+            return if state.has_head() { ended } else { StreamEnd::Headless };
+        }
     };
     // Kept until the client has acknowledged the whole response, so that a client that cancels
     // before gets a reset.
@@ -295,8 +316,11 @@ async fn serve_request(
             let is_too_big =
                 matches!(error, RequestError::Stream(StreamError::HeaderTooBig { .. }));
             if !is_too_big || state.has_head() {
-                let is_abandoned = !state.has_head() || matches!(error, RequestError::Stalled(_));
-                let end = if is_abandoned { StreamEnd::Abandoned } else { StreamEnd::Reset };
+                let end = match error {
+                    _ if !state.has_head() => return StreamEnd::Headless,
+                    RequestError::Stalled(_) => StreamEnd::Abandoned,
+                    _ => StreamEnd::Reset,
+                };
                 return ended.now_or_never().unwrap_or(end);
             }
             None

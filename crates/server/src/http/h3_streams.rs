@@ -62,8 +62,10 @@ pub(crate) enum StreamEnd {
     Delivered,
     /// The server has reset the stream of a request that it has read.
     Reset,
-    /// The client has cancelled the request or never sent its head, or the connection has ended.
+    /// The client has cancelled the request, or the connection has ended.
     Abandoned,
+    /// The same before the request's head was read.
+    Headless,
 }
 
 impl Future for StreamEnded {
