@@ -322,11 +322,6 @@ impl Body for QuicBody<'_> {
 /// Maximum number of bytes of an unused body that are read to keep its connection.
 const MAX_DISCARDED_BYTES: usize = 64 * 1024;
 
-/// The minimum time to wait for a ticket that did not come with the response, for which the client
-/// otherwise waits two round trips. A busy server's tickets may be late; without them the next
-/// connection costs a round trip more.
-const MIN_TICKET_TIMEOUT: Duration = Duration::from_millis(100);
-
 impl Transfer<'_> {
     /// Passes a response to the listener.
     async fn deliver(

@@ -5,7 +5,7 @@ use firstflight_quic::{Remembered, Resumption};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::QuicBody;
-use super::{MIN_TICKET_TIMEOUT, Outcome, Transfer};
+use super::{Outcome, Transfer};
 use crate::client::{is_retryable_425, is_safe};
 use crate::connect::ATTEMPT_DELAY;
 use crate::quic::{HandshakeDone, QuicHandle, QuicLink, complete_handshake, start};
@@ -21,7 +21,7 @@ pub(super) struct QuicReady {
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The maximum time to wait for a ticket and a token that did not come with the response.
-const MAX_TICKET_TIMEOUT: Duration = Duration::from_secs(1);
+const TICKET_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Transfer<'_> {
     /// Connects to the first of `addresses` that responds, as over TCP: the next address is tried
@@ -133,9 +133,7 @@ impl Transfer<'_> {
         if result.is_ok() {
             self.report.marks.end = Some(Instant::now());
             if self.client.config.jar.is_some() {
-                let timeout = 2 * link.quic_stats().rtt;
-                let timeout = timeout.clamp(MIN_TICKET_TIMEOUT, MAX_TICKET_TIMEOUT);
-                link.wait_for_tickets(timeout).await;
+                link.wait_for_tickets(TICKET_TIMEOUT).await;
             }
         }
         link.close().await;

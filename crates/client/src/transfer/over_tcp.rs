@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 use firstflight_tls::{ConnectOptions, EarlyData, TlsError, TlsStream, Version};
 use tokio::net::TcpStream;
 
-use super::{ConnectLimit, MIN_TICKET_TIMEOUT, Outcome, TcpOutcome, Transfer};
+use super::{ConnectLimit, Outcome, TcpOutcome, Transfer};
 use super::{TcpBody, discard};
 use crate::client::is_retryable_425;
 use crate::connect::connect_tcp;
@@ -13,8 +13,16 @@ use crate::{
     ClientError, Event, Exchange, Request, Scheme, SharedStream, Stream, TcpConnected, TcpInfo,
 };
 
+/// The minimum time to wait for a ticket that did not come with the response, for which the client
+/// otherwise waits two round trips. A busy server's tickets may be late; without them the next
+/// connection costs a round trip more.
+const MIN_TICKET_TIMEOUT: Duration = Duration::from_millis(100);
+
 /// The maximum time to wait for a ticket that did not come with the response.
 const MAX_TICKET_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// The same, if early data was accepted.
+const EARLY_TICKET_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Facts of a TCP connection.
 pub(super) struct TcpDetails {
@@ -236,10 +244,15 @@ impl Transfer<'_> {
     }
 
     fn ticket_timeout(&self, stream: &SharedStream<TcpStream>) -> Duration {
-        let tls13 = stream.facts().is_some_and(|facts| facts.version == Some(Version::Tls13));
-        match (&self.client.config.jar, &self.report.tcp) {
-            (Some(_), Some(tcp)) if tls13 && self.sessions.is_empty() => {
-                (2 * tcp.rtt).clamp(MIN_TICKET_TIMEOUT, MAX_TICKET_TIMEOUT)
+        match (&self.client.config.jar, &self.report.tcp, stream.facts()) {
+            (Some(_), Some(tcp), Some(facts))
+                if facts.version == Some(Version::Tls13) && self.sessions.is_empty() =>
+            {
+                match facts.early_data {
+                    // Tickets follow the client's Finished, after the response.
+                    EarlyData::Accepted => EARLY_TICKET_TIMEOUT,
+                    _ => (2 * tcp.rtt).clamp(MIN_TICKET_TIMEOUT, MAX_TICKET_TIMEOUT),
+                }
             }
             _ => Duration::ZERO,
         }
