@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use firstflight_config::WhenNotAllowed;
 use firstflight_replay::{Decision, Flight, HoldReason, Release, SpendOutcome};
 use firstflight_telemetry::metrics::{HeldReason, RefusedReason, RejectReason, TooEarlyBy};
-use firstflight_tls::Handshake;
+use firstflight_tls::{Handshake, MAX_EARLY_DATA};
 use http::{HeaderValue, Request};
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::{OnceCell, Semaphore, watch};
 
 use crate::context::{ConnectionFacts, HandshakeState};
 use crate::gate::UnspentFlight;
@@ -33,6 +33,8 @@ pub(crate) struct Connection {
     pub(crate) alt_svc: Option<HeaderValue>,
     /// WebSocket tunnels, which run on the connection's task.
     pub(crate) tunnels: StreamTasks,
+    /// Limits the requests that run, where the HTTP/2 library must not refuse a stream.
+    running: Option<Arc<Semaphore>>,
     unspent: Option<UnspentFlight>,
     /// The outcome of spending the flight; the inner `None`: the store did not reply.
     spent: OnceCell<Option<SpendOutcome>>,
@@ -87,6 +89,10 @@ impl CompletionSignal {
     }
 }
 
+/// The maximum number of requests in early data: each is at least a frame header of 9 bytes (RFC
+/// 9113 section 4.1).
+const MAX_EARLY_STREAMS: u32 = (MAX_EARLY_DATA / 9) as u32;
+
 impl Connection {
     /// A connection whose early data is accepted or refused. Its handshake may still be incomplete.
     pub(crate) fn new(
@@ -100,6 +106,13 @@ impl Connection {
         let (observers, memory) = (shared.observers.clone(), shared.memory.clone());
         let observer = ConnectionObserver::new(observers, memory, facts, metrics, claim);
         let (completion, handshake) = HandshakeState::new();
+        // A refused stream says that its request was not processed. That may be false if a copy of
+        // the flight may have been executed. No stream is refused then: its request waits until the
+        // flight is spent, or gets 425.
+        let is_http2 = observer.facts.tls.alpn.as_deref() == Some(b"h2");
+        let may_have_copy = observer.facts.lost_claim() || unspent.is_some();
+        let running = (is_http2 && may_have_copy)
+            .then(|| Arc::new(Semaphore::new(snapshot.limits.streams as usize)));
         let connection = Self {
             shared,
             snapshot,
@@ -107,10 +120,26 @@ impl Connection {
             handshake,
             alt_svc,
             tunnels: StreamTasks::default(),
+            running,
             unspent,
             spent: OnceCell::new(),
         };
         (Arc::new(connection), CompletionSignal(completion))
+    }
+
+    /// The number of streams that an HTTP/2 client may open.
+    pub(crate) fn max_http2_streams(&self) -> u32 {
+        let configured = self.snapshot.limits.streams;
+        if self.running.is_none() { configured } else { configured.max(MAX_EARLY_STREAMS) }
+    }
+
+    /// Waits until the request may run, for as long as `record` lives.
+    pub(crate) async fn wait_to_run(&self, record: &mut RequestRecord) {
+        if let Some(running) = &self.running
+            && let Ok(permit) = running.clone().acquire_owned().await
+        {
+            record.hold_permit(permit);
+        }
     }
 
     pub(crate) fn facts(&self) -> &ConnectionFacts {

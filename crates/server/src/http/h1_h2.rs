@@ -47,7 +47,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use firstflight_tls::{HandshakeDriver, MAX_EARLY_DATA, SharedStream};
+use firstflight_tls::{HandshakeDriver, SharedStream};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use hyper::server::conn::{http1, http2};
@@ -216,12 +216,7 @@ impl Library {
         let limits = &connection.snapshot.limits;
         if connection.facts().tls.alpn.as_deref() == Some(b"h2") {
             let service = HttpService::new(connection.clone(), driver, None);
-            // A refused stream says that its request was not processed. That may be false if a copy
-            // of the flight may have been executed. No stream is refused then: its request waits
-            // until the flight is spent, or gets 425.
-            let has_no_copy = !connection.facts().lost_claim() && !connection.may_be_replayed();
-            let streams =
-                if has_no_copy { limits.streams } else { limits.streams.max(MAX_EARLY_STREAMS) };
+            let streams = connection.max_http2_streams();
             // hyper limits rapid resets (CVE-2023-44487) by itself.
             let connection = http2::Builder::new(spawned)
                 .timer(TokioTimer::new())
@@ -646,10 +641,6 @@ impl TimeLimits {
 /// How long tickets wait for the first request. A client that has a request sends it right after
 /// its Finished.
 const TICKETS_DELAY: Duration = Duration::from_millis(50);
-
-/// The maximum number of requests in early data: each is at least a frame header of 9 bytes (RFC
-/// 9113 section 4.1).
-const MAX_EARLY_STREAMS: u32 = (MAX_EARLY_DATA / 9) as u32;
 
 /// How long a connection is idle before it gives memory back. Connections in use keep theirs.
 const RELEASE_DELAY: Duration = Duration::from_secs(1);

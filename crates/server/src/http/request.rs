@@ -157,6 +157,7 @@ where
             validation::refusal(StatusCode::NOT_IMPLEMENTED, version)
         }
         (RequestAdmission::Run, _) => {
+            connection.wait_to_run(&mut started.record).await;
             run(connection, complete, request, &mut started, interim).await?
         }
     };

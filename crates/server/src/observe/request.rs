@@ -12,6 +12,7 @@ use firstflight_telemetry::metrics::HeldReason;
 use firstflight_telemetry::otlp::{Span, SpanStatus};
 use http::{HeaderMap, header};
 use http_body::{Body, Frame, SizeHint};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::context::memory::{self, MemoryCharge};
 use crate::context::{BodyError, ResponseBody};
@@ -35,6 +36,8 @@ pub(crate) struct RequestRecord {
     usage: Arc<RequestUsage>,
     /// The facts for a sampled trace, which the log entry has too.
     facts: Option<Box<TraceFacts>>,
+    /// Of a connection that limits what runs.
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 /// Facts that the handler and the body of a request add. Shared, because an upload may outlast its
@@ -127,7 +130,13 @@ impl RequestRecord {
                 charge: fits.then_some(charge),
             }),
             facts,
+            permit: None,
         }
+    }
+
+    /// Holds a permit until the response has ended.
+    pub(crate) fn hold_permit(&mut self, permit: OwnedSemaphorePermit) {
+        self.permit = Some(permit);
     }
 
     /// The request's client.

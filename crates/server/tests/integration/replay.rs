@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use firstflight_config::{Content, KeySource, ServerConfig};
 use firstflight_tickets::{KeyFile, Schedule, UnixTime};
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::support::{
     Client, PREFACE, RunningServer, executions, get, http2_request, process_keys, replay,
@@ -136,6 +137,35 @@ async fn rfc9113_8_7_no_request_of_an_overtaken_flight_is_refused() {
     let log = server.stop().await;
     let too_early = log.iter().filter(|line| line["status"] == 425).count();
     assert_eq!(too_early, 3, "{log:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_after_refused_early_data_are_limited_though_no_stream_is_refused() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let other = RunningServer::proxy(&start_upstream(), |_| {}).await;
+    let session = other.session("h2").await;
+    other.stop().await;
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let limited = |config: &mut ServerConfig| config.limits.streams = 1;
+    let server = RunningServer::start(dir, Content::upstream(&url).unwrap(), limited).await;
+    let requests = [1, 3, 5].map(|stream| http2_request(stream, "GET", "/"));
+    let early = [PREFACE, &requests.concat()].concat();
+    let mut client = Client::prepare("h2", Some(&session), &early);
+    let mut tcp = TcpStream::connect(server.address).await.unwrap();
+    tcp.write_all(&client.flight).await.unwrap();
+    let ended = |bytes: &[u8]| http2_ends(bytes) >= 3;
+    let client = tokio::spawn(async move { client.read_until(&mut tcp, ended).await });
+    for _ in 0..3 {
+        let (mut upstream, _) = listener.accept().await.unwrap();
+        let more = timeout(Duration::from_millis(200), listener.accept()).await;
+        assert!(more.is_err(), "two requests at a time");
+        assert!(upstream.read(&mut [0; 4096]).await.unwrap() > 0);
+        let response = b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n";
+        upstream.write_all(response).await.unwrap();
+    }
+    assert_eq!(http2_resets(&client.await.unwrap()), 0);
+    server.stop().await;
 }
 
 /// The types and flags of HTTP/2 frames.
