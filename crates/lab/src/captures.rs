@@ -41,6 +41,7 @@ pub(crate) struct CaptureCollector<'a> {
     rng: StdRng,
     open: HashMap<usize, OpenCapture>,
     written: HashMap<usize, Capture>,
+    failure: Option<LabError>,
 }
 
 /// A valid sample of a cell for which a typical one is shown.
@@ -105,6 +106,7 @@ impl<'a> CaptureCollector<'a> {
             rng: StdRng::seed_from_u64(plan.seed),
             open: HashMap::new(),
             written: HashMap::new(),
+            failure: None,
         }
     }
 
@@ -114,8 +116,23 @@ impl<'a> CaptureCollector<'a> {
         typical.filter_map(|record| record.local).collect()
     }
 
-    /// Writes a sample, or keeps it as a candidate for a typical one.
+    /// Writes a sample, or keeps it as a candidate for a typical one. After a failure nothing is
+    /// written any more, and [`finish`](Self::finish) returns it: the samples are not lost with it.
     pub(crate) fn add(
+        &mut self,
+        batch: &Batch,
+        flows: &Flows,
+        keys: &KeyLog,
+        record: &ClientRecord,
+        sample: &Sample,
+    ) {
+        if let Err(error) = self.try_add(batch, flows, keys, record, sample) {
+            self.mode = Captures::None;
+            self.failure.get_or_insert(error);
+        }
+    }
+
+    fn try_add(
         &mut self,
         batch: &Batch,
         flows: &Flows,
@@ -160,6 +177,9 @@ impl<'a> CaptureCollector<'a> {
         mut self,
         cells: &[Cell],
     ) -> Result<(Vec<Waterfall>, Vec<Capture>), LabError> {
+        if let Some(error) = self.failure.take() {
+            return Err(error);
+        }
         let mut waterfalls = Vec::new();
         for cell in self.typical.clone() {
             let Some(summary) = &cells[cell].summary else { continue };
@@ -216,7 +236,7 @@ impl<'a> CaptureCollector<'a> {
         let Some(OpenCapture { file, capture }) = self.open.remove(&cell) else { return Ok(()) };
         file.finish().map_err(|source| LabError::File {
             verb: "write",
-            path: PathBuf::from(&capture.file),
+            path: self.output.map_or_else(PathBuf::new, |output| output.join(&capture.file)),
             source,
         })?;
         self.written.insert(cell, capture);

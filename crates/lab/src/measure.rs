@@ -146,7 +146,7 @@ impl<'a> Run<'a> {
             let records = runtime.block_on(futures_util::future::join_all(queues));
             let records: Vec<ClientRecord> = records.into_iter().flatten().collect();
             progress(Progress::Classifying);
-            self.evaluate(&records, &key_log.take(), origin, &mut captures, &mut samples)?;
+            self.evaluate(&records, &key_log.take(), origin, &mut captures, &mut samples);
         }
         samples.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms));
         Ok((samples, captures))
@@ -160,17 +160,16 @@ impl<'a> Run<'a> {
         origin: u64,
         captures: &mut CaptureCollector<'_>,
         samples: &mut Vec<Sample>,
-    ) -> Result<(), LabError> {
+    ) {
         let batch = self.network.tap().take();
         let flows = Flows::new(&batch, key_log, &captures.traced(records));
         let mut keys = KeyLog::new(records.len() * 2);
         keys.add(key_log);
         for record in records {
             let sample = results::sample(&flows, record, self.plan, origin);
-            captures.add(&batch, &flows, &keys, record, &sample)?;
+            captures.add(&batch, &flows, &keys, record, &sample);
             samples.push(sample);
         }
-        Ok(())
     }
 
     /// Decides which paths are measured together, and how their samples follow each other.

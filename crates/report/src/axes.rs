@@ -166,7 +166,8 @@ pub fn same_except(one: &Cell, other: &Cell, axes: &[Axis]) -> bool {
     // A profile implies its round-trip time, and QUIC implies HTTP/3.
     let excepts_either = |pair: [Axis; 2]| axes.iter().any(|axis| pair.contains(axis));
     let network = excepts_either([Axis::Profile, Axis::Rtt]);
-    // The round-trip time to a remote server is measured and differs from run to run.
+    // The round-trip time to a remote server and the size of its page are measured, and differ from
+    // run to run.
     let remote = [one, other].iter().all(|cell| cell.experiment == REMOTE_EXPERIMENT);
     let transport = excepts_either([Axis::Transport, Axis::Http]);
     // Full handshakes and connections over TCP have no token.
@@ -177,6 +178,7 @@ pub fn same_except(one: &Cell, other: &Cell, axes: &[Axis]) -> bool {
             || match axis {
                 Axis::Profile => network,
                 Axis::Rtt => network || remote,
+                Axis::Size => remote,
                 Axis::Transport | Axis::Http => transport,
                 Axis::Token => tokens_may_differ,
                 _ => false,
@@ -318,4 +320,24 @@ fn read_size(text: &str) -> Option<u64> {
 /// The order of kinds in tables.
 pub(crate) fn kind_order(kind: &str) -> usize {
     ["full", "resumed", "0-RTT", "refused"].iter().position(|name| *name == kind).unwrap_or(4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_of_a_remote_page_does_not_identify_a_cell() {
+        let pages = |experiment: &str| {
+            [1_000, 1_001].map(|response_bytes| Cell {
+                experiment: experiment.to_owned(),
+                response_bytes,
+                ..Cell::default()
+            })
+        };
+        let [before, after] = pages(REMOTE_EXPERIMENT);
+        assert!(same_except(&before, &after, &[]));
+        let [small, large] = pages("matrix");
+        assert!(!same_except(&small, &large, &[]));
+    }
 }

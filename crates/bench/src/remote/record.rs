@@ -61,6 +61,12 @@ pub(super) fn record(
         }),
     }
     let host = server.target.host().to_owned();
+    // The size identifies cells in comparisons. All cells request the same page, whose length may
+    // vary from response to response, so they have that of its first check.
+    let response_bytes = |workload: Workload| {
+        let first = cells.iter().find(|cell| cell.requested.workload == workload);
+        first.map_or(0, |cell| cell.response_bytes as u64)
+    };
     let cell = |(index, cell): (usize, &Cell)| RecordCell {
         experiment: REMOTE_EXPERIMENT.to_owned(),
         client: ClientKind::Firstflight.name().to_owned(),
@@ -80,7 +86,7 @@ pub(super) fn record(
         group: cell.requested.group.name().to_owned(),
         cipher: String::new(),
         certificate: String::new(),
-        response_bytes: cell.response_bytes as u64,
+        response_bytes: response_bytes(cell.requested.workload),
         control: cell.control_of.is_some(),
         expected_round_trips: Some(round_trips(&cell.requested)),
         summary: Summary::of_samples(

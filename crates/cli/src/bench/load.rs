@@ -72,11 +72,11 @@ impl LoadArgs {
         self.rate.is_some() || self.connections.is_some()
     }
 
-    /// Runs the load for each kind of handshake. SIGINT ends the current run, whose results so far
-    /// count, and leaves out the others.
+    /// Runs the load for each kind of handshake, and leaves out kinds whose run fails. SIGINT ends
+    /// the current run, whose results so far count, and leaves out the others.
     ///
     /// # Errors
-    /// If a run cannot start.
+    /// The first error, if no run succeeds.
     pub(crate) fn run(
         &self,
         options: &LoadOptions<'_>,
@@ -86,7 +86,7 @@ impl LoadArgs {
         let flag = Arc::clone(&interrupted);
         ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
             .context("cannot catch SIGINT")?;
-        let mut loads = Vec::new();
+        let (mut loads, mut left_out, mut first_error) = (Vec::new(), Vec::new(), None);
         for kind in kinds {
             if interrupted.load(Ordering::Relaxed) {
                 break;
@@ -101,9 +101,20 @@ impl LoadArgs {
                 }
             });
             line.finish();
-            loads.push(record(options.target, &result?));
+            match result {
+                Ok(result) => loads.push(record(options.target, &result)),
+                // The runs of the other kinds count.
+                Err(error) => {
+                    left_out.push(format!("{} under load: {error}", kind.name()));
+                    first_error.get_or_insert(error);
+                }
+            }
         }
-        let left_out = not_measured(kinds, loads.len());
+        if let Some(error) = first_error.filter(|_| loads.is_empty()) {
+            return Err(error.into());
+        }
+        let attempted = loads.len() + left_out.len();
+        left_out.extend(not_attempted(kinds, attempted));
         Ok(LoadRuns { loads, left_out, interrupted: interrupted.load(Ordering::Relaxed) })
     }
 
@@ -152,8 +163,8 @@ pub(crate) struct LoadRuns {
     pub(crate) interrupted: bool,
 }
 
-fn not_measured(kinds: &[LoadHandshake], measured: usize) -> Vec<String> {
-    let remaining = kinds.iter().skip(measured);
+fn not_attempted(kinds: &[LoadHandshake], attempted: usize) -> Vec<String> {
+    let remaining = kinds.iter().skip(attempted);
     remaining.map(|kind| format!("{} under load: the run was interrupted", kind.name())).collect()
 }
 
@@ -282,15 +293,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_that_were_not_measured_are_named() {
+    fn kinds_that_were_not_attempted_are_named() {
         let kinds = [LoadHandshake::Full, LoadHandshake::Resumed, LoadHandshake::ZeroRtt];
         assert_eq!(
-            not_measured(&kinds, 1),
+            not_attempted(&kinds, 1),
             [
                 "resumed under load: the run was interrupted",
                 "0-RTT under load: the run was interrupted"
             ]
         );
-        assert!(not_measured(&kinds, 3).is_empty());
+        assert!(not_attempted(&kinds, 3).is_empty());
     }
 }

@@ -13,6 +13,7 @@ use firstflight_client::{Resolver, Scheme, Target};
 use firstflight_report::{Record, Witness};
 use firstflight_samples::{HandshakeKind, HttpVersion, blank_record};
 use firstflight_tls::{Trust, Version};
+use firstflight_units::printable;
 
 use crate::axes::{AxesArgs, command_line, default_http, seed_from_clock};
 use crate::progress::ProgressDisplay;
@@ -139,10 +140,23 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         false => (samples(&args)?, false),
     };
     let code = results::finish(&record, NAME, &args.output, args.json, &args.conditions)?;
+    print_left_out(&record.left_out);
     Ok(if interrupted { ExitCode::from(results::EXIT_CODE_SIGINT) } else { code })
 }
 
 const NAME: &str = "bench";
+
+/// Prints to stderr what was not measured, because the tables do not show it.
+fn print_left_out(left_out: &[String]) {
+    for why in left_out.iter().take(MAX_LEFT_OUT) {
+        errln!("left out: {}", printable(why));
+    }
+    if left_out.len() > MAX_LEFT_OUT {
+        errln!("... and {} more, in the report", left_out.len() - MAX_LEFT_OUT);
+    }
+}
+
+const MAX_LEFT_OUT: usize = 10;
 
 /// Measures connection by connection.
 fn samples(args: &BenchArgs) -> anyhow::Result<Record> {

@@ -4,8 +4,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use firstflight_testkit::free_port;
+use firstflight_testkit::{Upstream, UpstreamResponse, free_port};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -98,6 +99,35 @@ fn an_interrupted_load_is_not_complete() {
 }
 
 #[test]
+fn a_kind_that_the_server_does_not_support_is_left_out() {
+    let site = site();
+    let serve = Serve::files(site.path(), &["--early-data", "off"]);
+    let url = format!("https://{}/", serve.address);
+    let cert = serve.cert.display().to_string();
+    let flags = ["--cacert", &cert, "--connections", "2", "--duration", "1"];
+    let ended = bench(site.path(), &url, &flags);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let record = record(site.path());
+    let loads = record["loads"].as_array().unwrap();
+    let kinds: Vec<&str> = loads.iter().map(|load| load["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["full", "resumed"]);
+    let [why] = &record["left_out"].as_array().unwrap()[..] else { panic!("{record}") };
+    let why = why.as_str().unwrap();
+    assert!(why.starts_with("0-RTT under load: "), "{why}");
+    assert!(why.contains("issues no tickets that allow early data"), "{why}");
+    assert!(ended.err.contains(&format!("left out: {why}\n")), "{ended:?}");
+    // If nothing is left, the reason is the error.
+    let ended = bench(site.path(), &url, &[&flags[..], &["--kind", "0-RTT"]].concat());
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.err.contains("issues no tickets that allow early data"), "{ended:?}");
+
+    let ended = bench(site.path(), &url, &["--cacert", &cert, "--samples", "1"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.err.contains("left out: TLS 1.3 0-RTT over HTTP/1.1"), "{ended:?}");
+    serve.stop();
+}
+
+#[test]
 fn unsupported_load_flags_are_refused_at_once() {
     let site = site();
     let url = format!("https://127.0.0.1:{}/", free_port());
@@ -175,6 +205,28 @@ fn connections_over_quic_are_measured_one_by_one() {
     let log = serve.stop();
     let early = log.iter().filter(|line| line["early_data"] == "accepted").count();
     assert!(early >= 3 * 6, "{early} early requests in the server's log");
+}
+
+/// As a page with a token or a time in it.
+#[test]
+fn a_page_whose_length_varies_is_compared() {
+    let site = site();
+    let responses = AtomicUsize::new(0);
+    let upstream = Upstream::responding(move |_| UpstreamResponse {
+        body: "x".repeat(1_000 + responses.fetch_add(1, Ordering::Relaxed)),
+        ..UpstreamResponse::default()
+    });
+    let serve = Serve::start(site.path(), &["--upstream", &upstream.url()]);
+    let url = format!("https://{}/", serve.address);
+    let cert = serve.cert.display().to_string();
+    let flags = ["--cacert", &cert, "--samples", "8", "--witness", "kernel"];
+    let ended = bench(site.path(), &url, &flags);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let record = record(site.path());
+    assert!(!record["effects"].as_array().unwrap().is_empty(), "{ended:?}");
+    // Each matrix has it in its title.
+    assert_eq!(ended.out.matches("HTTP GET of ").count(), 1, "{}", ended.out);
+    serve.stop();
 }
 
 #[test]

@@ -135,6 +135,25 @@ fn the_lab_needs_no_root() {
     check(&record(command.current_dir(dir.path()), &program, dir.path()));
 }
 
+#[test]
+fn captures_that_cannot_be_written_cost_no_samples() {
+    let dir = tempfile::tempdir().unwrap();
+    let results = dir.path().join("results");
+    fs::create_dir(&results).unwrap();
+    fs::write(results.join("captures"), "a file in the directory's place").unwrap();
+    let _one_at_a_time = LAB.lock().unwrap_or_else(|error| error.into_inner());
+    let ended = run(firstflight(dir.path())
+        .args(["lab", "--no-costs", "--rtt", "2", "--samples", "1", "--flights", "0"])
+        .args(["--workload", "get", "--tls", "1.3", "--captures", "all", "-o"])
+        .arg(&results));
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let record = fs::read(results.join("lab.json")).unwrap();
+    let record: Value = serde_json::from_slice(&record).unwrap();
+    assert!(!record["samples"].as_array().unwrap().is_empty());
+    let failed = record["failed_stages"][0].as_str().unwrap();
+    assert!(failed.starts_with("captures: ") && failed.contains("results/captures"), "{failed}");
+}
+
 const WORKFLOW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/ci/handshakes.yml");
 
 /// The one job of the workflow.

@@ -96,8 +96,8 @@ impl<'a> Worker<'a> {
                     let visit = run.visit(target, visit_kind)?;
                     let spoiled = matches!(visit.fault, Some(Fault::Spoiled(_)));
                     visits.push(visit);
-                    // A first visit cannot be repeated.
-                    if !spoiled || visit_kind == VisitKind::First {
+                    // A first visit cannot be repeated, and a browser that was restarted would make one.
+                    if !spoiled || visit_kind == VisitKind::First || !run.visited[target] {
                         break;
                     }
                 }
