@@ -49,15 +49,11 @@ pub(crate) fn savings(record: &Record) -> Vec<Saving<'_>> {
             continue;
         }
         let other = |kind: &str, tfo: bool| {
+            let axes = [Axis::Kind, Axis::Tfo, Axis::Token];
             cells().find(|other| {
                 other.kind == kind
                     && (other.tfo, other.token) == (tfo, false)
-                    && other.over_quic() == cell.over_quic()
-                    && (&other.experiment, &other.server, &other.workload, &other.profile)
-                        == (&cell.experiment, &cell.server, &cell.workload, &cell.profile)
-                    && (&other.http, &other.group, &other.cipher, &other.certificate)
-                        == (&cell.http, &cell.group, &cell.cipher, &cell.certificate)
-                    && other.response_bytes == cell.response_bytes
+                    && same_except(other, cell, &axes)
             })
         };
         let p50 = |cell: &Cell| cell.summary.as_ref().map(|summary| summary.first_byte.p50_ms);

@@ -127,8 +127,8 @@ pub(super) fn costs(record: &Record) -> Option<Section> {
             let tls = if version == QUIC { "" } else { "TLS " };
             let caption = format!("{server}, {workload}, {tls}{version}: \u{b5}s a connection");
             let groups = [
-                ("client", bars(&costs, |c| c.client_us)),
-                ("server", bars(&costs, |c| c.server_us)),
+                ("client", bars(record, &costs, |c| c.client_us)),
+                ("server", bars(record, &costs, |c| c.server_us)),
             ]
             .map(|(name, bars)| BarGroup { name: name.to_owned(), bars });
             let chart = BarChart {
@@ -155,9 +155,9 @@ fn version(cost: &Cost) -> String {
     named_version(&cost.transport, &cost.tls)
 }
 
-fn bars(costs: &[&Cost], time: fn(&Cost) -> f64) -> Vec<Bar> {
+fn bars(record: &Record, costs: &[&Cost], time: fn(&Cost) -> f64) -> Vec<Bar> {
     let bar = |cost: &&Cost| Bar {
-        name: cost.kind.clone(),
+        name: tables::with_variant(record, cost, &cost.kind),
         class: kind_class(&cost.kind),
         value: time(cost),
         published: None,

@@ -3,7 +3,7 @@
 use super::Table;
 use crate::axes::named_version;
 use crate::format::{count, format_ms, format_us};
-use crate::{Figures, Load, Record};
+use crate::{Cost, Figures, Load, Record};
 
 /// Replays.
 pub(crate) fn replays(record: &Record) -> Option<Table> {
@@ -232,7 +232,7 @@ pub(crate) fn costs(record: &Record) -> Option<Table> {
         let mut row = vec![
             cost.server.clone(),
             cost.workload.clone(),
-            named_version(&cost.transport, &cost.tls),
+            with_variant(record, cost, &named_version(&cost.transport, &cost.tls)),
             cost.kind.clone(),
             format_us(cost.client_us),
             format_us(cost.server_us),
@@ -252,4 +252,18 @@ pub(crate) fn costs(record: &Record) -> Option<Table> {
         table.notes.push(format!("No cycles and instructions: {why}."));
     }
     table.filled()
+}
+
+/// A word about a cost, and its group, cipher and certificate as far as they vary in the record:
+/// `1.3, X25519, rsa-2048`. Costs with other HTTP versions or sizes share a row.
+pub(crate) fn with_variant(record: &Record, cost: &Cost, word: &str) -> String {
+    let varying = variant(cost).into_iter().enumerate().filter(|(place, value)| {
+        !value.is_empty() && record.costs.iter().any(|other| variant(other)[*place] != *value)
+    });
+    let words: Vec<&str> = std::iter::once(word).chain(varying.map(|(_, value)| value)).collect();
+    words.join(", ")
+}
+
+fn variant(cost: &Cost) -> [&str; 3] {
+    [&cost.group, &cost.cipher, &cost.certificate]
 }

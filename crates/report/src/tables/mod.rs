@@ -19,7 +19,9 @@ pub(crate) use comparisons::{
     blueprint, control, effects, in_round_trips, loss, ordered_effects, page, ping_pong, range,
     residuals,
 };
-pub(crate) use experiments::{cold_starts, costs, loads, middleboxes, model, replays, stalls};
+pub(crate) use experiments::{
+    cold_starts, costs, loads, middleboxes, model, replays, stalls, with_variant,
+};
 pub(crate) use matrix::{Group, columns, figures, groups, matrix, network_column, rows};
 pub(crate) use phases::{bytes, curl, phases, times};
 pub(crate) use visits::{

@@ -43,12 +43,19 @@ pub(crate) fn phases(record: &Record) -> Option<Table> {
         "Medians in ms from the connect call, and round trips to the first byte and to the last.",
         &["network", "server", "over", "kind", ">TLS set-up", ">first byte", ">total", ">RT"],
     );
-    let cells = record.cells.iter().filter(|cell| {
-        !cell.control && [REMOTE_EXPERIMENT, "matrix"].contains(&cell.experiment.as_str())
-    });
-    for cell in cells {
+    let cells = || {
+        record.cells.iter().filter(|cell| {
+            !cell.control && [REMOTE_EXPERIMENT, "matrix"].contains(&cell.experiment.as_str())
+        })
+    };
+    // Axes that vary only in other experiments do not lengthen the names of these rows.
+    let axes = varying(cells());
+    for cell in cells() {
         let Some(summary) = &cell.summary else { continue };
-        let mut row = vec![path(cell), cell.server.clone(), over(cell), kind(cell)];
+        let response = axes.contains(&Axis::Size).then(|| response(cell));
+        let words: Vec<String> =
+            [over(cell)].into_iter().chain(response).chain(variant(&axes, cell)).collect();
+        let mut row = vec![path(cell), cell.server.clone(), words.join(", "), kind(cell)];
         row.extend(times(summary).map(|ms| ms.map_or("-".to_owned(), format_ms)));
         row.push(round_trips(summary));
         table.rows.push(row);
@@ -113,11 +120,22 @@ pub(crate) fn bytes(record: &Record) -> Option<Table> {
 
 /// Everything but network and kind, as far as it varies in the record.
 fn connection(axes: &[Axis], cell: &Cell) -> String {
-    let what = match cell.workload.as_str() {
+    let mut words = vec![cell.server.clone(), over(cell), response(cell)];
+    words.extend(variant(axes, cell));
+    words.join(", ")
+}
+
+/// What is fetched: `GET of 1 KiB`, `ping-pong`.
+fn response(cell: &Cell) -> String {
+    match cell.workload.as_str() {
         "get" => format!("GET of {}", Axis::Size.value(cell)),
         other => other.to_owned(),
-    };
-    let mut words = vec![cell.server.clone(), over(cell), what];
+    }
+}
+
+/// Client, group, cipher and certificate, those of them that vary.
+fn variant(axes: &[Axis], cell: &Cell) -> Vec<String> {
+    let mut words = Vec::new();
     if axes.contains(&Axis::Client) && cell.client != OWN_CLIENT {
         words.push(format!("by {}", cell.client));
     }
@@ -127,7 +145,7 @@ fn connection(axes: &[Axis], cell: &Cell) -> String {
             words.push(value);
         }
     }
-    words.join(", ")
+    words
 }
 
 /// How long the bytes take to send on 2G, one direction after the other.

@@ -1,8 +1,10 @@
 //! The tables of a small record as a terminal shows them.
 
+use std::collections::HashSet;
+
 use firstflight_report::{
-    Cell, Effect, Fault, Figures, LinkFacts, Record, Replay, SCHEMA, Sample, ServerFacts, Summary,
-    terminal,
+    Cell, Cost, Effect, Fault, Figures, LinkFacts, Pictures, Record, Replay, SCHEMA, Sample,
+    ServerFacts, Summary, html, markdown, terminal,
 };
 
 fn cell(tls: &str, kind: &str, tfo: bool, rtt_ms: f64, summary: Option<Summary>) -> Cell {
@@ -133,8 +135,103 @@ fn every_row_of_the_blueprints_table_has_its_own_name() {
         .filter(|row| row.starts_with("firstflight"))
         .map(|row| row.split_whitespace().take(3).collect::<Vec<_>>().join(" "))
         .collect();
-    let distinct: std::collections::HashSet<&String> = names.iter().collect();
+    let distinct: HashSet<&String> = names.iter().collect();
     assert_eq!((names.len(), distinct.len()), (6, 6), "{names:?}");
+}
+
+/// The first four columns of a table of a record, in Markdown.
+fn names_of(record: &Record, title: &str) -> Vec<String> {
+    let page = markdown::render(record);
+    let section = page.split(&format!("\n## {title}\n")).nth(1).expect(title);
+    let section = section.split("\n## ").next().unwrap();
+    // The first two lines are the head and its rule.
+    let rows = section.lines().filter(|line| line.starts_with("| ")).skip(2);
+    rows.map(|row| row.split(" | ").take(4).collect::<Vec<_>>().join(" | ")).collect()
+}
+
+#[test]
+fn phases_are_named_by_all_that_varies_between_their_rows() {
+    let first = Cell {
+        experiment: "matrix".to_owned(),
+        client: "firstflight".to_owned(),
+        http: "1.1".to_owned(),
+        group: "X25519".to_owned(),
+        certificate: "ecdsa-p256".to_owned(),
+        response_bytes: 1 << 10,
+        ..cell("1.3", "full", false, 20.0, figures(60.5, None, Some(3)))
+    };
+    let base = || first.clone();
+    let cases = [
+        (Cell { kind: "0-RTT".to_owned(), ..base() }, ["", ""]),
+        (Cell { group: "P-256".to_owned(), ..base() }, [", X25519", ", P-256"]),
+        (Cell { response_bytes: 1 << 20, ..base() }, [", GET of 1 KiB", ", GET of 1 MiB"]),
+        (Cell { client: "curl".to_owned(), ..base() }, ["", ", by curl"]),
+        (Cell { cipher: "AES-256-GCM".to_owned(), ..base() }, ["", ", AES-256-GCM"]),
+        (Cell { certificate: "rsa-2048".to_owned(), ..base() }, [", ecdsa-p256", ", rsa-2048"]),
+    ];
+    let title = "TLS setup, first byte and total";
+    // It has no row, so it lengthens no name.
+    let elsewhere = Cell {
+        experiment: "get".to_owned(),
+        group: "P-384".to_owned(),
+        response_bytes: 10 << 10,
+        ..base()
+    };
+    for (second, words) in &cases {
+        let cells = vec![base(), second.clone(), elsewhere.clone()];
+        let record = Record { schema: SCHEMA, cells, ..Record::default() };
+        let expected: Vec<String> = (record.cells.iter().zip(words))
+            .map(|(cell, words)| {
+                format!("| 20 ms | firstflight | TLS 1.3, HTTP/1.1{words} | {}", cell.kind)
+            })
+            .collect();
+        assert_eq!(names_of(&record, title), expected);
+    }
+    let cells = cases.into_iter().map(|(cell, _)| cell).chain([base()]).collect();
+    let names = names_of(&Record { schema: SCHEMA, cells, ..Record::default() }, title);
+    let distinct: HashSet<&String> = names.iter().collect();
+    assert_eq!((names.len(), distinct.len()), (7, 7), "{names:?}");
+}
+
+#[test]
+fn costs_are_named_by_all_that_varies_between_them() {
+    let first = Cost {
+        server: "firstflight".to_owned(),
+        workload: "get".to_owned(),
+        transport: "tcp".to_owned(),
+        tls: "1.3".to_owned(),
+        kind: "full".to_owned(),
+        group: "X25519".to_owned(),
+        certificate: "rsa-2048".to_owned(),
+        client_us: 243.0,
+        server_us: 182.0,
+        ..Cost::default()
+    };
+    let base = || first.clone();
+    let compressed = "rsa-2048 compressed".to_owned();
+    for (second, words) in [
+        (Cost { kind: "0-RTT".to_owned(), ..base() }, ["", ""]),
+        (Cost { group: "P-256".to_owned(), ..base() }, [", X25519", ", P-256"]),
+        (Cost { cipher: "AES-256-GCM".to_owned(), ..base() }, ["", ", AES-256-GCM"]),
+        (Cost { certificate: compressed, ..base() }, [", rsa-2048", ", rsa-2048 compressed"]),
+    ] {
+        let record = Record { schema: SCHEMA, costs: vec![base(), second], ..Record::default() };
+        let named = |name: fn(&str, &str) -> String| -> Vec<String> {
+            record.costs.iter().zip(words).map(|(cost, words)| name(&cost.kind, words)).collect()
+        };
+        let rows = named(|kind, words| format!("| firstflight | get | 1.3{words} | {kind}"));
+        assert_eq!(names_of(&record, "Processor time of a connection"), rows);
+        let page = html::render(&record, &Pictures::default());
+        let section = page.split("<section id=\"costs\"").nth(1).unwrap();
+        let section = section.split("</section>").next().unwrap();
+        let bars: Vec<&str> = section
+            .split("class=\"tick\">")
+            .skip(1)
+            .map(|text| text.split('<').next().unwrap())
+            .collect();
+        let of_each_side = named(|kind, words| format!("{kind}{words}"));
+        assert_eq!(bars, [&*of_each_side, &*of_each_side].concat(), "client and server");
+    }
 }
 
 #[test]
@@ -262,6 +359,19 @@ fn ten_failures_are_listed_and_the_rest_counted() {
     let text = terminal::data_quality(&record);
     assert_eq!(text.matches("WRONG: ").count(), 10, "{text}");
     assert!(text.ends_with("... and 15 more\n"), "{text}");
+}
+
+#[test]
+fn a_saving_is_that_of_one_client() {
+    let by = |client: &str, kind: &str, p50_ms: f64| Cell {
+        client: client.to_owned(),
+        ..cell("1.3", kind, false, 20.0, figures(p50_ms, None, None))
+    };
+    let cells =
+        vec![by("curl", "full", 50.0), by("openssl", "full", 60.0), by("openssl", "0-RTT", 40.0)];
+    let record = Record { schema: SCHEMA, cells, ..Record::default() };
+    let text = terminal::render(&record).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("after 40.00 ms instead of 60.00 ms"), "{text}");
 }
 
 #[test]
