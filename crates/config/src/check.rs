@@ -60,6 +60,10 @@ impl ServerConfig {
             let reason = "0 worker threads cannot serve requests; allowed is 1 or more";
             note(SettingError::new("workers", reason), "process");
         }
+        if let (Some(_), None) = (&self.process.group, &self.process.user) {
+            let reason = "a group without a user; set user, or remove group";
+            note(SettingError::new("group", reason), "process");
+        }
         if let Some(telemetry) = &self.telemetry {
             let interval = telemetry.metrics_interval;
             let found = failed_checks([
@@ -286,6 +290,7 @@ impl ServerConfig {
             self.check_token().map_err(|error| error.under("admin")),
             self.check_store_authorities().map_err(|error| error.under("store")),
             self.check_acme_files().map_err(|error| error.under("acme")),
+            self.process.check_names().map_err(|error| error.under("process")),
         ]
         .into_iter()
         .filter_map(Result::err)

@@ -2,8 +2,11 @@
 
 use std::path::PathBuf;
 
+use nix::unistd::{Group, User, geteuid};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::SettingError;
 
 /// The server process. Changes require a restart or an upgrade, except for `watch`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -31,6 +34,26 @@ pub struct ProcessSettings {
 impl Default for ProcessSettings {
     fn default() -> Self {
         Self { workers: None, user: None, group: None, watch: true }
+    }
+}
+
+impl ProcessSettings {
+    /// Checks that user and group exist, if this process may become them.
+    pub(crate) fn check_names(&self) -> Result<(), SettingError> {
+        let unknown = |key: &'static str, name: &str| {
+            let reason = format!("{key} {name:?} does not exist; create it, or set another");
+            Err(SettingError::new(key, reason))
+        };
+        match (&self.user, &self.group) {
+            _ if !geteuid().is_root() => Ok(()),
+            (Some(user), _) if User::from_name(user).ok().flatten().is_none() => {
+                unknown("user", user)
+            }
+            (_, Some(group)) if Group::from_name(group).ok().flatten().is_none() => {
+                unknown("group", group)
+            }
+            _ => Ok(()),
+        }
     }
 }
 

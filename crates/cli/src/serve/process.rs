@@ -13,7 +13,7 @@ use firstflight::lifecycle::{
     Activated, FileWatcher, HandoffChannel, Notice, Notifier, User, WatchedFiles, activated,
     forbid_dumps, forbid_new_privileges,
 };
-use firstflight_config::{AdminSettings, ProcessSettings, ServerConfig};
+use firstflight_config::{AdminAddress, AdminSettings, ProcessSettings, ServerConfig};
 use firstflight_server::{InheritedState, Server, ServerHandle};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{error, info, warn};
@@ -57,13 +57,21 @@ pub(super) async fn serve(
         }
     };
     let server = Server::bind_with(config, inherited).await?;
+    // A port may need the privileges; a socket belongs to the user that the process becomes.
+    let admin_before = admin.clone().filter(|admin| matches!(admin.address, AdminAddress::Tcp(_)));
+    let admin_after = admin.clone().filter(|_| admin_before.is_none());
+    let is_first = predecessor.is_none();
     // The predecessor still uses the admin address.
-    let mut admin_listener = match predecessor {
-        None => AdminListener::open(admin.clone(), &server.handle()).await?,
-        Some(_) => None,
+    let open_admin = async |admin: Option<AdminSettings>| match is_first {
+        true => AdminListener::open(admin, &server.handle()).await,
+        false => Ok(None),
     };
+    let mut admin_listener = open_admin(admin_before).await?;
     let admin_configured = admin.is_some();
     drop_privileges(&settings)?;
+    if let Some(listener) = open_admin(admin_after).await? {
+        admin_listener = Some(listener);
+    }
     server.open_logs().await?;
     server.restore_certificates().await?;
     if let Some(predecessor) = &mut predecessor {

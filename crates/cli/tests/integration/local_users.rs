@@ -3,6 +3,7 @@
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -119,6 +120,39 @@ fn logs_are_not_written_through_symbolic_links() {
     assert!(until(|| text(&moved).lines().count() == 2), "{}", text(&serve.stderr));
     serve.stop();
     assert_eq!(text(&precious), "");
+}
+
+#[test]
+fn an_admin_socket_belongs_to_the_user_that_the_server_becomes() {
+    let Some(nobody) = nobody() else { return };
+    let unprivileged = UnprivilegedSite::new(nobody);
+    let socket = unprivileged.file("admin.sock");
+    let process = "[process]\nuser = \"nobody\"\nwatch = false";
+    let admin = format!("[admin]\naddress = \"unix:{}\"", socket.display());
+    configure(unprivileged.path(), &format!("{process}\n{admin}"));
+    let serve = unprivileged.start(Path::new(PROGRAM), &[]);
+    UnixStream::connect(&socket).unwrap();
+    assert_eq!(fs::metadata(&socket).unwrap().uid(), nobody);
+    serve.stop();
+}
+
+#[test]
+fn a_check_finds_a_user_or_group_that_does_not_exist() {
+    if nobody().is_none() {
+        return;
+    }
+    let dir = site();
+    certify(dir.path());
+    for (names, wrong) in [
+        ("user = \"no-such-user\"", "line 6: user \"no-such-user\" does not exist"),
+        ("user = \"nobody\"\ngroup = \"none\"", "line 7: group \"none\" does not exist"),
+    ] {
+        let config = configure(dir.path(), &format!("[process]\n{names}"));
+        let mut command = firstflight(dir.path());
+        let ended = run(command.args(["serve", "--check", "--config", &config]));
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(ended.err.contains(wrong), "{ended:?}");
+    }
 }
 
 /// A process that looks like a lab that can be entered, with a malicious `PATH`.
