@@ -81,7 +81,8 @@ impl Target {
     /// Writes the ring as of `now`, unless the files are up to date. Returns whether something has
     /// changed.
     ///
-    /// A file is replaced atomically and keeps its mode and owner; a new one has mode 0600. New keys
+    /// A file is replaced atomically and keeps its mode and owner; a new one has mode 0600, and a new
+    /// directory 0700. New keys
     /// of nginx have those of `tickets.conf`, without access for others. Symbolic links are
     /// followed.
     ///
@@ -95,6 +96,9 @@ impl Target {
         };
         if self.path.is_dir() {
             return Err(TargetError::Directory { path: self.path.clone() });
+        }
+        if let Some(parent) = self.path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            self.create_directory(parent)?;
         }
         replace(&self.path, text.as_bytes(), None)
     }
@@ -125,14 +129,20 @@ impl Target {
     }
 
     /// Returns the directory's absolute path, because nginx resolves relative ones from its own
-    /// configuration. Creates it with access for this user only if it does not exist.
+    /// configuration. Creates it if it does not exist.
     fn directory(&self) -> Result<PathBuf, TargetError> {
         let failed = |source| TargetError::Write { path: self.path.clone(), source };
         if self.path.exists() && !self.path.is_dir() {
             return Err(TargetError::NoDirectory { path: self.path.clone() });
         }
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.path).map_err(failed)?;
+        self.create_directory(&self.path)?;
         self.path.canonicalize().map_err(failed)
+    }
+
+    /// Creates a directory that does not exist, with access for this user only.
+    fn create_directory(&self, path: &Path) -> Result<(), TargetError> {
+        let created = DirBuilder::new().recursive(true).mode(0o700).create(path);
+        created.map_err(|source| TargetError::Write { path: self.path.clone(), source })
     }
 }
 

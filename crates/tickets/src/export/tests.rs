@@ -140,16 +140,16 @@ fn names(directory: &Path) -> Vec<String> {
 #[test]
 fn a_file_is_written_once_and_keeps_its_mode() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("tickets");
+    let path = dir.path().join("new/tickets");
     let target = Target::new(Format::Haproxy, &path);
     assert!(target.write(&ring(2), UnixTime(150)).unwrap());
-    assert_eq!(mode(&path), 0o600);
+    assert_eq!((mode(&path), mode(&dir.path().join("new"))), (0o600, 0o700));
     assert!(!target.write(&ring(2), UnixTime(160)).unwrap(), "unchanged");
     fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
     assert!(target.write(&ring(2), UnixTime(200)).unwrap(), "the next key has become current");
     assert_eq!(mode(&path), 0o640);
     assert_eq!(fs::read_to_string(&path).unwrap(), *haproxy(&ring(2), UnixTime(200)));
-    assert_eq!(names(dir.path()), ["tickets"], "nothing else is left behind");
+    assert_eq!(names(&dir.path().join("new")), ["tickets"], "nothing else is left behind");
 }
 
 #[test]
