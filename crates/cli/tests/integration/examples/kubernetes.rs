@@ -99,6 +99,11 @@ fn kubernetes_accepts_the_manifests() {
     let labels = &monitor["spec"]["selector"]["matchLabels"];
     let service = find(&all, "Service", "firstflight-admin");
     assert_eq!(&service["metadata"]["labels"], labels);
+    // The operator names the job by this label; by default by the service.
+    let job_label = monitor["spec"]["jobLabel"].as_str().unwrap();
+    let job = service["metadata"]["labels"][job_label].as_str().unwrap();
+    let alerts = text(&example("prometheus/alerts.yml"));
+    assert!(alerts.contains(&format!("up{{job=\"{job}\"}} == 0")), "{job}");
     let port = monitor["spec"]["endpoints"][0]["port"].as_str();
     assert_eq!(service["spec"]["ports"][0]["name"].as_str(), port);
 }
