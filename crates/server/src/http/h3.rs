@@ -115,6 +115,13 @@ impl CancelledRequests {
         self.all += u64::from(matches!(ended, StreamEnd::Abandoned | StreamEnd::Headless));
         self.headless += u64::from(ended == StreamEnd::Headless);
     }
+
+    /// Whether a client creates load with requests that it cancels (like CVE-2023-44487 for
+    /// HTTP/2), of which `received` had a head.
+    fn is_abused(self, received: u64) -> bool {
+        self.headless > MAX_HEADLESS_STREAMS
+            || self.all > MAX_CANCELLED_REQUESTS && self.all * 2 > received
+    }
 }
 
 impl Session {
@@ -140,7 +147,7 @@ impl Session {
                 Some(ended) = self.requests.next(), if !self.requests.is_empty() => {
                     self.idle_since = Instant::now();
                     self.cancelled.count(ended);
-                    if self.is_abused() {
+                    if self.cancelled.is_abused(self.connection.requests_received()) {
                         self.close(Code::H3_EXCESSIVE_LOAD);
                         return Ok(());
                     }
@@ -257,14 +264,6 @@ impl Session {
         if deadline < self.timer.deadline() {
             self.timer.as_mut().reset(deadline);
         }
-    }
-
-    /// Whether a client creates load with requests that it cancels (like CVE-2023-44487 for
-    /// HTTP/2).
-    fn is_abused(&self) -> bool {
-        let received = self.connection.requests_received();
-        let CancelledRequests { all, headless } = self.cancelled;
-        headless > MAX_HEADLESS_STREAMS || all > MAX_CANCELLED_REQUESTS && all * 2 > received
     }
 
     fn close(&self, code: Code) {
@@ -694,5 +693,31 @@ mod tests {
         for bad in [&["0", "5"][..], &["+5"], &["5, 5"], &[""], &["18446744073709551616"]] {
             assert_eq!(parsed(bad), Err(InvalidContentLength), "{bad:?}");
         }
+    }
+
+    fn cancelled(ends: &[(StreamEnd, u64)]) -> CancelledRequests {
+        let mut cancelled = CancelledRequests::default();
+        for &(end, count) in ends {
+            (0..count).for_each(|_| cancelled.count(end));
+        }
+        cancelled
+    }
+
+    #[test]
+    fn cancelling_most_requests_is_abuse() {
+        let abandoned = |count| cancelled(&[(StreamEnd::Abandoned, count)]);
+        assert!(!abandoned(100).is_abused(100));
+        assert!(abandoned(101).is_abused(201));
+        assert!(!abandoned(101).is_abused(202));
+        assert!(cancelled(&[(StreamEnd::Abandoned, 51), (StreamEnd::Headless, 50)]).is_abused(0));
+        assert!(!cancelled(&[(StreamEnd::Delivered, 101)]).is_abused(101));
+    }
+
+    /// The library remembers such streams as long as the connection lives.
+    #[test]
+    fn streams_without_a_head_are_limited_among_any_number_of_requests() {
+        let headless = |count| cancelled(&[(StreamEnd::Headless, count)]);
+        assert!(!headless(1000).is_abused(1_000_000));
+        assert!(headless(1001).is_abused(1_000_000));
     }
 }

@@ -316,30 +316,6 @@ async fn many_streams_wait_and_too_many_cancelled_ones_end_the_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_streams_without_a_head_end_the_connection() {
-    let upstream = start_upstream();
-    let server = RunningServer::proxy(&upstream, |_| {}).await;
-    let mut client = Quic::connect(server.address, Remembered::default()).await;
-    let resetting = async {
-        loop {
-            // More complete requests than others.
-            for _ in 0..2 {
-                if client.request(Method::GET, "/x").await.is_err() {
-                    return;
-                }
-            }
-            let Ok((mut send, mut recv)) = client.connection.open_bi().await else { return };
-            // The server has the stream before it is reset.
-            let _ = send.write_all(&head("GET", "/x")[..1]).await;
-            let _ = (send.reset(0x10c_u32.into()), recv.stop(0x10c_u32.into()));
-        }
-    };
-    timeout(TEST_TIMEOUT, resetting).await.expect("the server closes the connection");
-    assert_eq!(close_code(&client.connection).await, Code::H3_EXCESSIVE_LOAD.value());
-    server.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn complete_bodies_reach_the_upstream_and_wrong_lengths_do_not() {
     let upstream = start_upstream();
     let server = RunningServer::proxy(&upstream, |_| {}).await;

@@ -221,7 +221,7 @@ fn errors_name_the_fix() {
     assert!(refused(Format::Nginx, &file).contains("name a directory"));
     assert!(refused(Format::Nginx, &dir.path().join("a\"b")).contains("special characters"));
     assert!(refused(Format::Haproxy, dir.path()).contains("name a file"));
-    assert!(refused(Format::Envoy, &dir.path().join("none/file")).contains("No such file"));
+    assert!(refused(Format::Envoy, &file.join("keys/file")).contains("Not a directory"));
 }
 
 const VECTOR: &str = "160b7ff30a08daea4ea18f259adb409a6dedac258f5803269b42df326d0e59f0\
