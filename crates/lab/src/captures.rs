@@ -127,8 +127,7 @@ impl<'a> CaptureCollector<'a> {
         sample: &Sample,
     ) {
         if let Err(error) = self.try_add(batch, flows, keys, record, sample) {
-            self.mode = Captures::None;
-            self.failure.get_or_insert(error);
+            self.fail(error);
         }
     }
 
@@ -176,10 +175,7 @@ impl<'a> CaptureCollector<'a> {
     pub(crate) fn finish(
         mut self,
         cells: &[Cell],
-    ) -> Result<(Vec<Waterfall>, Vec<Capture>), LabError> {
-        if let Some(error) = self.failure.take() {
-            return Err(error);
-        }
+    ) -> (Vec<Waterfall>, Result<Vec<Capture>, LabError>) {
         let mut waterfalls = Vec::new();
         for cell in self.typical.clone() {
             let Some(summary) = &cells[cell].summary else { continue };
@@ -191,8 +187,11 @@ impl<'a> CaptureCollector<'a> {
             });
             let Some(sample) = nearest else { continue };
             if self.mode == Captures::One {
-                self.write(cell, &sample.packets.iter().collect::<Vec<_>>(), &sample.secrets)?;
-                self.close(cell)?;
+                let packets: Vec<_> = sample.packets.iter().collect();
+                let written = self.write(cell, &packets, &sample.secrets);
+                if let Err(error) = written.and_then(|()| self.close(cell)) {
+                    self.fail(error);
+                }
             }
             let file = match self.mode {
                 Captures::None => None,
@@ -201,11 +200,21 @@ impl<'a> CaptureCollector<'a> {
             waterfalls.push(sample.waterfall(file));
         }
         for cell in self.open.keys().copied().collect::<Vec<_>>() {
-            self.close(cell)?;
+            if let Err(error) = self.close(cell) {
+                self.fail(error);
+            }
+        }
+        if let Some(error) = self.failure {
+            return (waterfalls, Err(error));
         }
         let mut written: Vec<(usize, Capture)> = self.written.into_iter().collect();
         written.sort_unstable_by_key(|(cell, _)| *cell);
-        Ok((waterfalls, written.into_iter().map(|(_, capture)| capture).collect()))
+        (waterfalls, Ok(written.into_iter().map(|(_, capture)| capture).collect()))
+    }
+
+    fn fail(&mut self, error: LabError) {
+        self.mode = Captures::None;
+        self.failure.get_or_insert(error);
     }
 
     /// Adds a connection to the file of its cell.

@@ -102,8 +102,9 @@ pub fn run(config: &LabConfig, progress: &(dyn Fn(Progress) + Sync)) -> Result<R
         samples: measured.samples,
         ..Record::default()
     };
-    let captures = measured.captures.finish(&record.cells);
-    (record.waterfalls, record.captures) = failed.attempt("captures", captures);
+    let (waterfalls, captures) = measured.captures.finish(&record.cells);
+    record.waterfalls = waterfalls;
+    record.captures = failed.attempt("captures", captures);
     record.failed_stages = failed.0;
     compare(&mut record, &plan);
     record.left_out.extend(stalls_left_out.into_iter().chain(cold_starts_left_out));

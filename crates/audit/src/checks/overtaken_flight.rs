@@ -1,4 +1,4 @@
-use super::replay::count_text;
+use super::replay::{UNRELIABLE_COUNT, count_text};
 use super::{Check, Concern, Needs};
 use crate::Verdict;
 use crate::finding::Outcome;
@@ -71,7 +71,8 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let (verdict, summary) = match (twice, response.executed()) {
         (true, _) => (Verdict::Warn, "the request of the overtaken original ran again"),
         (false, false) => (Verdict::Pass, "the overtaken original got 425 (Too Early)"),
-        (false, true) => (Verdict::Pass, "the overtaken original was not executed again"),
+        // Both got a response, so a witness that counted fewer than two executions missed one.
+        (false, true) => (Verdict::Inconclusive, UNRELIABLE_COUNT),
     };
     Ok(Outcome::new(verdict, summary).with(evidence))
 }

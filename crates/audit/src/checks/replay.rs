@@ -22,6 +22,8 @@ pub(super) fn count_text(executions: u64) -> String {
 pub(super) struct Original {
     pub(super) flight: FirstFlight,
     pub(super) nonce: String,
+    /// Whether it got another response than 425 (Too Early).
+    pub(super) executed: bool,
     pub(super) sent: Duration,
     pub(super) exchange: Exchange,
     pub(super) evidence: Vec<String>,
@@ -45,17 +47,18 @@ pub(super) fn original(probe: &Probe<'_>, method: &str) -> Result<Original, Stop
     };
     let evidence =
         vec![format!("original of {} bytes: {reception}, {status}", flight.bytes().len())];
-    if response.is_none() {
+    let Some((response, _)) = response else {
         return Err(Stop("the original got no response".to_owned()));
-    }
-    Ok(Original { flight, nonce, sent, exchange, evidence })
+    };
+    Ok(Original { flight, nonce, executed: response.executed(), sent, exchange, evidence })
 }
 
 impl Original {
     /// Starts counting its copies.
     pub(super) fn copies(&mut self) -> Copies {
         let evidence = std::mem::take(&mut self.evidence);
-        Copies { evidence, since: Some(self.sent), ..Copies::default() }
+        let original_too_early = !self.executed;
+        Copies { evidence, since: Some(self.sent), original_too_early, ..Copies::default() }
     }
 }
 
@@ -66,6 +69,8 @@ pub(super) struct Copies {
     /// When the original was sent, or the first copy if there is no original. The evidence counts
     /// times from here.
     pub(super) since: Option<Duration>,
+    /// Whether the original got 425 (Too Early): it did not run.
+    pub(super) original_too_early: bool,
     /// Copies whose early data TLS accepted.
     pub(super) accepted: usize,
     /// Nodes to which no copy could be sent.
@@ -160,17 +165,23 @@ impl Copies {
         let copies = self.number();
         let evidence = std::mem::take(&mut self.evidence);
         let runs_of_copies = self.responded.saturating_sub(1 - originals.min(1));
+        let responses = self.responded + if self.original_too_early { 0 } else { originals };
         let (verdict, summary) = match self.executions {
-            Some(0) if self.too_early > 0 && self.accepted == self.too_early => (
-                Verdict::Pass,
-                format!("it did not run: early requests get 425 (Too Early); {copies} sent"),
-            ),
             Some(count) if count > 1 => (
                 Verdict::Fail,
                 format!("the request ran {count} times, counted by the witness; {copies} sent"),
             ),
-            Some(count) if (originals + self.responded) as u64 > count => {
+            Some(count) if responses as u64 > count => {
                 (Verdict::Inconclusive, UNRELIABLE_COUNT.to_owned())
+            }
+            Some(0)
+                if self.accepted == self.too_early
+                    && (self.too_early > 0 || self.original_too_early) =>
+            {
+                (
+                    Verdict::Pass,
+                    format!("it did not run: early requests get 425 (Too Early); {copies} sent"),
+                )
             }
             Some(0) => {
                 (Verdict::Pass, format!("it did not run: no copy of {copies} sent its Finished"))
@@ -271,6 +282,20 @@ mod tests {
         assert_eq!(verdict(3, 0, Some(2)), Verdict::Fail);
         assert_eq!(verdict(3, 3, Some(1)), Verdict::Inconclusive, "a cache, or another witness");
         assert_eq!(verdict(0, 0, Some(0)), Verdict::Inconclusive);
+    }
+
+    #[test]
+    fn rfc8470_5_2_an_original_that_gets_425_does_not_run() {
+        let verdict = |original_too_early, too_early, responded| {
+            let (sent, accepted) = (3, too_early + responded);
+            let copies = Copies { sent, original_too_early, accepted, ..Copies::default() };
+            Copies { too_early, responded, executions: Some(0), ..copies }.verdict(1).verdict
+        };
+        assert_eq!(verdict(true, 0, 0), Verdict::Pass, "the copies are refused");
+        assert_eq!(verdict(true, 3, 0), Verdict::Pass);
+        let missed = Verdict::Inconclusive;
+        assert_eq!(verdict(false, 3, 0), missed, "the original was counted by another witness");
+        assert_eq!(verdict(true, 0, 1), missed, "a copy was counted by another witness");
     }
 
     #[test]

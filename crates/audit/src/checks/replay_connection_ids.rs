@@ -68,7 +68,7 @@ fn judge(forged: &Copies, reprotected: &Copies) -> (Verdict, String) {
              build that flight"
                 .to_owned(),
         ),
-        _ if (forged.executions == Some(0) && forged.too_early == 0)
+        _ if (forged.executions == Some(0) && !forged.original_too_early)
             || (counted.is_some() && forged.responded + reprotected.responded > 0) =>
         {
             (Verdict::Inconclusive, UNRELIABLE_COUNT.to_owned())

@@ -172,9 +172,11 @@ impl Shared {
         let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await;
         let body = body.map_err(|error| Failure::Unreachable(error.to_string()))?.to_bytes();
         let retry_after = parse_retry_after(&parts.headers, now());
-        if retry_after.is_none() {
-            // The library panics when it adds 2^63 seconds to a time.
-            parts.headers.remove(RETRY_AFTER);
+        // The library panics when it adds 2^63 seconds to a time.
+        if let Some(value) = parts.headers.get_mut(RETRY_AFTER)
+            && retry_after.is_none()
+        {
+            *value = HeaderValue::from(u32::MAX);
         }
         if !parts.status.is_success() {
             *lock(&self.retry_after) = retry_after;

@@ -186,7 +186,7 @@ async fn rfc9773_4_2_the_suggested_window_is_requested() {
 }
 
 #[tokio::test]
-async fn rfc9773_4_3_2_a_time_beyond_all_clocks_is_ignored() {
+async fn rfc9773_4_3_2_a_time_beyond_all_clocks_becomes_the_longest_interval() {
     let stub = StubAuthority::start(|path| {
         let window = r#"{"suggestedWindow":
             {"start": "2027-01-15T08:00:00Z", "end": "2027-01-15T10:00:00Z"}}"#;
@@ -197,7 +197,10 @@ async fn rfc9773_4_3_2_a_time_beyond_all_clocks_is_ignored() {
     let config = stub.config();
     let state = StateDirectory::open(&config.state, &config.directory).unwrap();
     account::open(&config, &state, &AuthorityClient::new(&config).unwrap()).await.unwrap();
-    account::suggested_window(&config, &state, &issued()).await.unwrap_err();
+    let (window, next_request) =
+        account::suggested_window(&config, &state, &issued()).await.unwrap();
+    assert_eq!(window, Some(Window { start: 1_800_000_000, end: 1_800_007_200 }));
+    assert_eq!(next_request, Duration::from_secs(86_400));
 }
 
 #[tokio::test]

@@ -10,8 +10,8 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use firstflight_bench::{
-    Arrivals, Exchange, Latency, Limit, LoadConfig, LoadHandshake, LoadProgress, LoadResult, Model,
-    Transport,
+    Arrivals, Exchange, Latency, Limit, LoadConfig, LoadError, LoadHandshake, LoadProgress,
+    LoadResult, Model, Transport,
 };
 use firstflight_client::Target;
 use firstflight_report::{Load, LoadLatency};
@@ -72,8 +72,8 @@ impl LoadArgs {
         self.rate.is_some() || self.connections.is_some()
     }
 
-    /// Runs the load for each kind of handshake, and leaves out kinds whose run fails. SIGINT ends
-    /// the current run, whose results so far count, and leaves out the others.
+    /// Runs the load for each kind of handshake, and leaves out kinds that the server lacks. SIGINT
+    /// ends the current run, whose results so far count, and leaves out the others.
     ///
     /// # Errors
     /// The first error, if no run succeeds.
@@ -86,7 +86,8 @@ impl LoadArgs {
         let flag = Arc::clone(&interrupted);
         ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
             .context("cannot catch SIGINT")?;
-        let (mut loads, mut left_out, mut first_error) = (Vec::new(), Vec::new(), None);
+        let (mut loads, mut left_out, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+        let mut first_error = None;
         for kind in kinds {
             if interrupted.load(Ordering::Relaxed) {
                 break;
@@ -105,7 +106,11 @@ impl LoadArgs {
                 Ok(result) => loads.push(record(options.target, &result)),
                 // The runs of the other kinds count.
                 Err(error) => {
-                    left_out.push(format!("{} under load: {error}", kind.name()));
+                    let why = format!("{} under load: {error}", kind.name());
+                    match error {
+                        LoadError::NoTickets { .. } | LoadError::Usage(_) => left_out.push(why),
+                        _ => failed.push(why),
+                    }
                     first_error.get_or_insert(error);
                 }
             }
@@ -113,9 +118,10 @@ impl LoadArgs {
         if let Some(error) = first_error.filter(|_| loads.is_empty()) {
             return Err(error.into());
         }
-        let attempted = loads.len() + left_out.len();
+        let attempted = loads.len() + left_out.len() + failed.len();
         left_out.extend(not_attempted(kinds, attempted));
-        Ok(LoadRuns { loads, left_out, interrupted: interrupted.load(Ordering::Relaxed) })
+        let interrupted = interrupted.load(Ordering::Relaxed);
+        Ok(LoadRuns { loads, left_out, failed, interrupted })
     }
 
     fn config(&self, options: &LoadOptions<'_>, kind: LoadHandshake) -> LoadConfig {
@@ -158,8 +164,10 @@ impl LoadArgs {
 /// The runs of all kinds of handshake.
 pub(crate) struct LoadRuns {
     pub(crate) loads: Vec<Load>,
-    /// A sentence for each kind that was not measured.
+    /// A sentence for each kind that the server lacks, or that was not attempted.
     pub(crate) left_out: Vec<String>,
+    /// A sentence for each kind whose run failed.
+    pub(crate) failed: Vec<String>,
     pub(crate) interrupted: bool,
 }
 

@@ -229,11 +229,12 @@ fn load(args: &BenchArgs, target: &Target) -> anyhow::Result<(Record, bool)> {
         timeout: args.connection.max_time,
     };
     let record = blank_record(command_line(seed), seed);
-    let LoadRuns { loads, left_out, interrupted } = args.load.run(&options, &kinds)?;
+    let LoadRuns { loads, left_out, failed, interrupted } = args.load.run(&options, &kinds)?;
     let record = Record {
         witness: Witness::Kernel,
         loads,
         left_out,
+        failed_stages: failed,
         seconds: started.elapsed().as_secs_f64(),
         ..record
     };

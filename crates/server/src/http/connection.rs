@@ -11,6 +11,7 @@ use firstflight_telemetry::metrics::{HeldReason, RefusedReason, RejectReason, To
 use firstflight_tls::{Handshake, MAX_EARLY_DATA};
 use http::{HeaderValue, Request};
 use tokio::sync::{OnceCell, Semaphore, watch};
+use tokio::time::timeout;
 
 use crate::context::{ConnectionFacts, HandshakeState};
 use crate::gate::UnspentFlight;
@@ -133,13 +134,14 @@ impl Connection {
         if self.running.is_none() { configured } else { configured.max(MAX_EARLY_STREAMS) }
     }
 
-    /// Waits until the request may run, for as long as `record` lives.
-    pub(crate) async fn wait_to_run(&self, record: &mut RequestRecord) {
-        if let Some(running) = &self.running
-            && let Ok(permit) = running.clone().acquire_owned().await
-        {
-            record.hold_permit(permit);
-        }
+    /// Waits until the request may run, for as long as `record` lives. Returns whether it may. The
+    /// wait is limited, as the body of a waiting request fills the connection's flow-control window,
+    /// from which running ones read too.
+    pub(crate) async fn wait_to_run(&self, record: &mut RequestRecord) -> bool {
+        let Some(running) = &self.running else { return true };
+        let limit = self.snapshot.limits.header_timeout;
+        let permit = timeout(limit, running.clone().acquire_owned()).await;
+        permit.ok().and_then(Result::ok).map(|permit| record.hold_permit(permit)).is_some()
     }
 
     pub(crate) fn facts(&self) -> &ConnectionFacts {

@@ -136,12 +136,19 @@ where
     let validated = validation::check(&request);
     remove_lookalikes(request.headers_mut());
     let is_replayed = started.decision == Some(Decision::Hold(HoldReason::Replayed));
-    let admission = match started.record.fits() {
-        true => connection.admit(started.decision, &mut started.record).await,
-        // A 503 would say that the request was not executed, but a copy of it may have been.
-        false if is_replayed || connection.may_be_replayed() => RequestAdmission::TooEarly,
+    // A 503 would say that the request was not executed, but a copy of it may have been.
+    let busy = || match is_replayed || connection.may_be_replayed() {
+        true => RequestAdmission::TooEarly,
         false => RequestAdmission::Busy,
     };
+    let mut admission = match started.record.fits() {
+        true => connection.admit(started.decision, &mut started.record).await,
+        false => busy(),
+    };
+    let may_run = matches!(admission, RequestAdmission::Run) && validated.is_ok();
+    if may_run && !connection.wait_to_run(&mut started.record).await {
+        admission = busy();
+    }
     let mut response = match (admission, validated) {
         (RequestAdmission::ConnectionEnded, _) => return None,
         (RequestAdmission::Busy, _) => plain(StatusCode::SERVICE_UNAVAILABLE),
@@ -157,7 +164,6 @@ where
             validation::refusal(StatusCode::NOT_IMPLEMENTED, version)
         }
         (RequestAdmission::Run, _) => {
-            connection.wait_to_run(&mut started.record).await;
             run(connection, complete, request, &mut started, interim).await?
         }
     };

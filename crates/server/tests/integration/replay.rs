@@ -12,8 +12,8 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::support::{
-    Client, PREFACE, RunningServer, executions, get, http2_request, process_keys, replay,
-    start_upstream,
+    Client, PREFACE, RunningServer, TEST_TIMEOUT, executions, get, http2_request, process_keys,
+    replay, start_upstream,
 };
 
 /// Sends a flight `times` times, over up to `concurrency` connections at a time.
@@ -139,21 +139,34 @@ async fn rfc9113_8_7_no_request_of_an_overtaken_flight_is_refused() {
     assert_eq!(too_early, 3, "{log:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn requests_after_refused_early_data_are_limited_though_no_stream_is_refused() {
+/// Sends these GETs at once with the ticket of another server, to one that runs one request at a
+/// time.
+async fn send_to_other_server(
+    streams: &[u8],
+    header_timeout: Duration,
+) -> (TcpListener, RunningServer, Client, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let other = RunningServer::proxy(&start_upstream(), |_| {}).await;
     let session = other.session("h2").await;
     other.stop().await;
     let dir = Arc::new(tempfile::tempdir().unwrap());
-    let limited = |config: &mut ServerConfig| config.limits.streams = 1;
+    let limited = |config: &mut ServerConfig| {
+        (config.limits.streams, config.limits.header_timeout) = (1, header_timeout);
+    };
     let server = RunningServer::start(dir, Content::upstream(&url).unwrap(), limited).await;
-    let requests = [1, 3, 5].map(|stream| http2_request(stream, "GET", "/"));
-    let early = [PREFACE, &requests.concat()].concat();
-    let mut client = Client::prepare("h2", Some(&session), &early);
+    let requests = streams.iter().map(|&stream| http2_request(stream, "GET", "/"));
+    let early = [PREFACE, &requests.collect::<Vec<_>>().concat()].concat();
+    let client = Client::prepare("h2", Some(&session), &early);
     let mut tcp = TcpStream::connect(server.address).await.unwrap();
     tcp.write_all(&client.flight).await.unwrap();
+    (listener, server, client, tcp)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_after_refused_early_data_are_limited_though_no_stream_is_refused() {
+    let (listener, server, mut client, mut tcp) =
+        send_to_other_server(&[1, 3, 5], Duration::from_secs(30)).await;
     let ended = |bytes: &[u8]| http2_ends(bytes) >= 3;
     let client = tokio::spawn(async move { client.read_until(&mut tcp, ended).await });
     for _ in 0..3 {
@@ -166,6 +179,26 @@ async fn requests_after_refused_early_data_are_limited_though_no_stream_is_refus
     }
     assert_eq!(http2_resets(&client.await.unwrap()), 0);
     server.stop().await;
+}
+
+/// The bodies of waiting requests would fill the connection's flow-control window.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_after_refused_early_data_waits_no_longer_than_for_a_head() {
+    let (listener, server, mut client, mut tcp) =
+        send_to_other_server(&[1, 3], Duration::from_secs(5)).await;
+    let client = tokio::spawn(async move {
+        let first = client.read_until(&mut tcp, |bytes| http2_ends(bytes) >= 1).await;
+        (client, tcp, http2_ends(&first))
+    });
+    let (mut upstream, _) = listener.accept().await.unwrap();
+    assert!(upstream.read(&mut [0; 4096]).await.unwrap() > 0);
+    let (mut client, mut tcp, ended) = timeout(TEST_TIMEOUT, client).await.unwrap().unwrap();
+    assert_eq!(ended, 1, "one request runs on");
+    upstream.write_all(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n").await.unwrap();
+    client.read_until(&mut tcp, |bytes| http2_ends(bytes) >= 1).await;
+    let log = server.stop().await;
+    let statuses: Vec<_> = log.iter().map(|line| line["status"].as_u64()).collect();
+    assert_eq!(statuses, [Some(503), Some(204)], "{log:?}");
 }
 
 /// The types and flags of HTTP/2 frames.
