@@ -250,9 +250,9 @@ impl StoreProcess {
         settings.into_iter().flat_map(|(name, value)| argument(&name, &value)).collect()
     }
 
-    /// Whether it responded within five seconds, even with an error.
+    /// Whether it responded within 30 seconds, even with an error.
     fn wait_ready(&self) -> bool {
-        let end = Instant::now() + Duration::from_secs(5);
+        let end = Instant::now() + Duration::from_secs(30);
         while self.runs() && Instant::now() < end {
             let response = self.cli(&["ping"]);
             if response.contains("PONG")

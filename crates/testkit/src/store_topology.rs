@@ -201,7 +201,7 @@ impl Sentinel {
     fn start(master: u16) -> Self {
         for _ in 0..5 {
             let sentinel = Self::launch(master);
-            let end = Instant::now() + Duration::from_secs(5);
+            let end = Instant::now() + Duration::from_secs(30);
             while sentinel.child.runs() && Instant::now() < end {
                 if sentinel.cli(&["ping"]).contains("PONG") {
                     return sentinel;

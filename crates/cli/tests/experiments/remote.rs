@@ -107,9 +107,9 @@ pub(super) fn every_kind() {
         assert_eq!(label.contains("TFO used"), cell.tfo, "{label}");
         assert_eq!(label.contains("early data refused"), cell.kind == "refused", "{label}");
         assert_eq!(cell.response_bytes, 2_000);
-        assert_eq!(sample.round_trips, cell.expected_round_trips, "{sample:?} in {cell:?}");
         assert!(sample.wire_ms <= sample.time_ms, "{sample:?}");
     }
+    assert_round_trips(&record);
     let saved = record.effects.iter().find(|effect| effect.what == "0-RTT instead of full");
     let saved = saved.expect("an effect of 0-RTT");
     assert!(saved.difference_ms.estimate < 0.0, "{saved:?}");
@@ -137,14 +137,8 @@ pub(super) fn over_quic() {
         assert!(label.contains("QUIC"), "{label}");
         assert_eq!(label.contains("early data accepted"), cell.kind == "0-RTT", "{label}");
         assert_eq!((cell.http.as_str(), cell.response_bytes), ("3", 2_000));
-        // A server that pauses within a flight, as on a busy machine, adds round trips.
-        assert!(sample.round_trips >= cell.expected_round_trips, "{sample:?} in {cell:?}");
     }
-    for (index, cell) in record.cells.iter().enumerate() {
-        let of_cell = record.samples.iter().filter(|sample| sample.cell == index);
-        let min_round_trips = of_cell.map(|sample| sample.round_trips).min().expect("a sample");
-        assert_eq!(min_round_trips, cell.expected_round_trips, "{cell:?}");
-    }
+    assert_round_trips(&record);
     let control = record.control.as_ref().unwrap();
     assert_eq!(control.pairs.len(), 1);
 }
@@ -194,8 +188,12 @@ pub(super) fn ping_pong() {
         let cell = &record.cells[sample.cell];
         assert_eq!(sample.fault, None, "{sample:?} in {cell:?}");
         assert_eq!((cell.workload.as_str(), cell.response_bytes), ("ping-pong", 4));
-        assert!(sample.round_trips >= cell.expected_round_trips, "{sample:?} in {cell:?}");
     }
+    assert_round_trips(&record);
+}
+
+/// A server that pauses within a flight, as on a busy machine, adds round trips to some samples.
+fn assert_round_trips(record: &Record) {
     for (index, cell) in record.cells.iter().enumerate() {
         let of_cell = record.samples.iter().filter(|sample| sample.cell == index);
         let min_round_trips = of_cell.map(|sample| sample.round_trips).min().expect("a sample");

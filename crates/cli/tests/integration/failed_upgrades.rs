@@ -186,4 +186,4 @@ impl Drop for EndsLoad<'_> {
 }
 
 /// In seconds: far more than a connection takes.
-const CONNECT_TIMEOUT: &str = "5";
+const CONNECT_TIMEOUT: &str = "60";

@@ -20,7 +20,7 @@ use crate::support::peer::certificate;
 use crate::support::program::{Serve, TEST_TIMEOUT, fetch, fields, site, until};
 
 /// The number of pieces of a response, sent every 200 ms.
-const PIECES: usize = 25;
+const PIECES: usize = 40;
 
 /// An upstream whose responses take five seconds.
 fn slow_upstream() -> String {
@@ -68,10 +68,10 @@ fn a_long_response_is_not_cut_off_by_timeouts() {
         return;
     }
     let dir = site();
-    // The shortest timeouts that a busy machine can keep.
-    let limits = "header_timeout = \"1s\"\nidle_timeout = \"1s\"\nupstream_timeout = \"1s\"";
+    // Shorter than the response, and longer than a busy machine pauses.
+    let limits = "header_timeout = \"6s\"\nidle_timeout = \"6s\"\nupstream_timeout = \"6s\"";
     let pool = ["connect", "response", "body", "tunnel", "queue"]
-        .map(|name| format!("{name}_timeout = \"1s\"\n"))
+        .map(|name| format!("{name}_timeout = \"6s\"\n"))
         .concat();
     let server = serve(dir.path(), &slow_upstream(), limits, &pool);
     thread::scope(|scope| {

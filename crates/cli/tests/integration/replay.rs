@@ -32,9 +32,10 @@ fn executed(log: &[Value], target: &str) -> usize {
 #[test]
 fn rfc8446_8_ten_thousand_replays_execute_nothing() {
     let site = site();
-    // With this setting the copies get as far as the strike register.
+    // With these settings the copies get as far as the strike register.
     let config = site.path().join("config.toml");
-    fs::write(&config, "[tickets]\nkeys = \"process\"\n").unwrap();
+    let settings = "[tickets]\nkeys = \"process\"\n[early_data]\nfreshness = \"60s\"\n";
+    fs::write(&config, settings).unwrap();
     let server = Serve::files(site.path(), &["--config", config.to_str().unwrap()]);
     let recorder = Recorder::start(server.address);
     let (flight, target) = captured(site.path(), &server, &recorder);

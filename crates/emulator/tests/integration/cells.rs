@@ -59,10 +59,16 @@ fn a_rate_is_kept() -> Outcome {
         .filter(|packet| packet.direction == Direction::Up && packet.length == 1_514)
         .filter_map(CapturedPacket::delivered)
         .collect();
-    let seconds = (full[full.len() - 1] - full[0]) as f64 / 1e9;
-    let mbits = (full.len() - 1) as f64 * 1_448.0 * 8.0 / seconds / 1e6;
-    let ideal = 10.0 * 1_448.0 / 1_500.0;
-    assert!((0.9 * ideal..1.02 * ideal).contains(&mbits), "{mbits} instead of {ideal}");
+    let mbits = |full: &[u64]| {
+        let seconds = (full[full.len() - 1] - full[0]) as f64 / 1e9;
+        (full.len() - 1) as f64 * 1_448.0 * 8.0 / seconds / 1e6
+    };
+    let (whole, ideal) = (mbits(&full), 10.0 * 1_448.0 / 1_500.0);
+    assert!(whole < 1.02 * ideal, "{whole} instead of {ideal}");
+    // A stall of the machine makes one or two pieces slow. The median shows the link.
+    let mut pieces: Vec<f64> = full.chunks_exact(full.len() / 10).map(mbits).collect();
+    pieces.sort_by(f64::total_cmp);
+    assert!(pieces[pieces.len() / 2] > 0.9 * ideal, "{pieces:?} instead of {ideal}");
     Ok(())
 }
 
@@ -99,7 +105,7 @@ fn a_full_queue_is_seen() -> Outcome {
 fn tcp_learns_a_smaller_mtu() -> Outcome {
     let mtu = CellSpec::Mtu(MtuSpec { bytes: 1_200, too_big: TooBig::Icmp });
     let network = network(vec![mtu, delay(1)], vec![delay(1)]);
-    let received = upload(&network, 50_000)?;
+    let received = upload(&network, 50_000, TEST_TIMEOUT)?;
     assert_eq!(received, 50_000, "all arrives");
     let packets = network.tap().take().packets;
     let longest = |up: bool| {
@@ -115,15 +121,19 @@ fn tcp_learns_a_smaller_mtu() -> Outcome {
 fn a_black_hole_swallows() -> Outcome {
     let mtu = CellSpec::Mtu(MtuSpec { bytes: 1_200, too_big: TooBig::BlackHole });
     let network = network(vec![mtu, delay(1)], vec![delay(1)]);
-    let received = upload(&network, 50_000)?;
+    let received = upload(&network, 50_000, Duration::from_secs(1))?;
     assert_ne!(received, 50_000, "the transfer stalls");
     let up = network.path_counters(0)?.up;
     assert!(up.cells[0].dropped > 0);
     Ok(())
 }
 
-/// Sends this many bytes. Returns how many arrive until none arrive for a second.
-fn upload(network: &Network, bytes: usize) -> Result<usize, Box<dyn std::error::Error>> {
+/// Sends this many bytes. Returns how many arrive before a `silence` of this length.
+fn upload(
+    network: &Network,
+    bytes: usize,
+    silence: Duration,
+) -> Result<usize, Box<dyn std::error::Error>> {
     let listener = network.server().run(|| TcpListener::bind(("0.0.0.0", PORT)))??;
     let server = SocketAddr::from((network.path(0)?.server, PORT));
     let client = network.client().run(|| TcpStream::connect(server))??;
@@ -133,7 +143,7 @@ fn upload(network: &Network, bytes: usize) -> Result<usize, Box<dyn std::error::
         // Fails if this function drops the connection, below, before all is sent.
         let _ = (&writer).write_all(&vec![7; bytes]);
     });
-    accepted.set_read_timeout(Some(Duration::from_secs(1)))?;
+    accepted.set_read_timeout(Some(silence))?;
     let mut received = 0;
     while received < bytes {
         match accepted.read(&mut [0; 65_536]) {
@@ -261,17 +271,27 @@ fn drop_early_data() -> Outcome {
     Ok(())
 }
 
-/// Whether a complete first flight passes a middlebox within half a second.
+/// Whether a complete first flight passes a middlebox. If not, half a second passes without a byte
+/// after the middlebox has dropped a packet.
 fn arrives(kind: Middlebox, flight: &[u8]) -> Result<bool, Box<dyn std::error::Error>> {
     let network = network(vec![CellSpec::Middlebox(kind), delay(1)], vec![delay(1)]);
+    let dropped = || network.path_counters(0).map(|path| path.up.cells[0].dropped);
     let listener = network.server().run(|| TcpListener::bind(("0.0.0.0", PORT)))??;
     let server = SocketAddr::from((network.path(0)?.server, PORT));
     let mut client = network.client().run(|| TcpStream::connect(server))??;
     client.write_all(flight)?;
     let mut accepted = listener.accept()?.0;
     accepted.set_read_timeout(Some(Duration::from_millis(500)))?;
-    let whole = accepted.read_exact(&mut vec![0; flight.len()]).is_ok();
-    let dropped = network.path_counters(0)?.up.cells[0].dropped;
+    let (mut missing, started) = (flight.len(), Instant::now());
+    while missing > 0 && started.elapsed() < TEST_TIMEOUT {
+        let has_dropped = dropped()? > 0;
+        match accepted.read(&mut [0; 4_096]) {
+            Ok(length) => missing -= length,
+            Err(_) if has_dropped => break,
+            Err(_) => {}
+        }
+    }
+    let (whole, dropped) = (missing == 0, dropped()?);
     assert_eq!(whole, dropped == 0, "{dropped} dropped");
     Ok(whole)
 }
@@ -350,4 +370,4 @@ const SERVER_NAME: u16 = 0;
 const EARLY_DATA: u16 = 42;
 const KEY_SHARE: u16 = 51;
 const PORT: u16 = 7;
-const TEST_TIMEOUT: Duration = Duration::from_secs(5);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,6 +1,7 @@
 //! Requests with an idempotency key or a nonce run once, however often their client or an attacker
 //! sends them.
 
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use firstflight_config::{Content, EarlyRules, Mode, Nonce, Policy, RateLimit, ServerConfig};
@@ -145,9 +146,15 @@ async fn the_key_of_a_request_that_was_not_sent_can_be_used_again() {
 /// The client leaves while its request waits in the upstream's queue, over each HTTP version.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_key_of_a_request_whose_client_left_before_it_was_sent_can_be_used_again() {
-    let upstream = Upstream::responding(|request| UpstreamResponse {
-        delay: Duration::from_secs(if request.target.contains("busy") { 2 } else { 0 }),
-        ..UpstreamResponse::default()
+    let (arrive, mut arrived) = tokio::sync::mpsc::unbounded_channel();
+    let (release, released) = mpsc::channel();
+    let released = Mutex::new(released);
+    let upstream = Upstream::responding(move |request| {
+        if request.target.contains("busy") {
+            let _ = arrive.send(());
+            let _ = tokio::task::block_in_place(|| released.lock().unwrap().recv());
+        }
+        UpstreamResponse::default()
     });
     let server = RunningServer::proxy(&upstream, |config| {
         with_rules(key_rules())(config);
@@ -167,7 +174,7 @@ async fn the_key_of_a_request_whose_client_left_before_it_was_sent_can_be_used_a
         let busy = format!("/busy{target}");
         let page = text(get(&busy));
         let running = tokio::spawn(async move { fetch(address, &page).await });
-        upstream.wait_for(&busy).await;
+        timeout(TEST_TIMEOUT, arrived.recv()).await.expect("the upstream is busy").unwrap();
         let http1 = post(target, "Idempotency-Key: k");
         if alpn == "h3" {
             let mut client = Quic::connect(address, Remembered::default()).await;
@@ -190,6 +197,7 @@ async fn the_key_of_a_request_whose_client_left_before_it_was_sent_can_be_used_a
             waiting(1).await;
         }
         waiting(0).await;
+        release.send(()).unwrap();
         let again = async {
             loop {
                 let response = fetch(address, &text(http1.clone())).await;

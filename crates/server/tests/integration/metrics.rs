@@ -10,7 +10,8 @@ use http::Method;
 use crate::support::cluster::Cluster;
 use crate::support::quic::{Quic, UdpRelay, remembered, reply, request};
 use crate::support::{
-    Client, RunningServer, TEST_TIMEOUT, fetch, get, process_keys, replay, start_upstream,
+    Client, LENIENT_TIMEOUT, RunningServer, TEST_TIMEOUT, fetch, get, process_keys, replay,
+    start_upstream,
 };
 
 /// The value of a metric once it is `expected`: connections end slightly later than their
@@ -175,10 +176,9 @@ async fn an_immediate_425_is_not_a_hold() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handshake_that_never_finishes_times_out() {
     let upstream = start_upstream();
-    let hasty = |config: &mut ServerConfig| {
-        config.limits.header_timeout = Duration::from_millis(300);
-    };
-    let server = RunningServer::proxy(&upstream, hasty).await;
+    let server =
+        RunningServer::proxy(&upstream, |config| config.limits.header_timeout = LENIENT_TIMEOUT)
+            .await;
     let session = server.session("http/1.1").await;
     let client = Client::prepare("http/1.1", Some(&session), POST);
     let copy = replay(server.address, &client.flight).await;

@@ -3,7 +3,7 @@
 //! handshake.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use firstflight_config::{Content, ServerConfig};
 use firstflight_quic::Remembered;
@@ -26,6 +26,28 @@ async fn two_nodes(cluster: &Cluster, upstream: &Upstream) -> (RunningServer, Ru
     nodes
 }
 
+/// Sends early GETs over a relay until the node accepts one: on a machine that stalls, a claim may
+/// exceed the store's budget. Each has a session and a target of its own, which starts with
+/// `prefix`. Returns the accepted request's target, its client and the relay.
+async fn send_accepted(node: &RunningServer, prefix: &str) -> (String, Quic, UdpRelay) {
+    let end = Instant::now() + TEST_TIMEOUT;
+    let mut attempt = 0;
+    loop {
+        let target = format!("{prefix}{attempt}.");
+        let relay = UdpRelay::to(node.address).await;
+        // With a spent token, a copy would only get a Retry.
+        let remembered = Remembered { token: None, ..remembered(node.address).await };
+        let mut client = Quic::connect(relay.address, remembered).await;
+        let response = client.request(Method::GET, &target).await;
+        if client.accepted().await {
+            assert_eq!(response.unwrap().status, StatusCode::OK);
+            return (target, client, relay);
+        }
+        assert!(Instant::now() < end, "the node accepts no early data");
+        attempt += 1;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc8446_8_2_a_flight_is_executed_once_over_all_nodes() {
     if skipped_without(&["redis-server"]) {
@@ -34,25 +56,20 @@ async fn rfc8446_8_2_a_flight_is_executed_once_over_all_nodes() {
     let upstream = start_upstream();
     let cluster = Cluster::new();
     let (a, b) = two_nodes(&cluster, &upstream).await;
+    let mut targets = Vec::new();
     for round in 0..5 {
-        let target = format!("/once?{round}.");
-        let relay = UdpRelay::to(a.address).await;
-        // With a spent token, a copy would only get a Retry.
-        let remembered = Remembered { token: None, ..remembered(a.address).await };
-        let mut client = Quic::connect(relay.address, remembered).await;
-        assert_eq!(client.get(&target).await.status, StatusCode::OK);
-        assert!(client.accepted().await, "round {round}");
+        let (target, client, relay) = send_accepted(&a, &format!("/once?{round}.")).await;
         let sent = relay.client_datagrams();
         let mut open = Vec::new();
         open.push(replay(b.address, &sent).await);
         open.push(send(a.address, &sent).await);
         client.close().await;
+        targets.push(target);
     }
     let (a, b) = (a.stop().await, b.stop().await);
-    for round in 0..5 {
-        let word = format!("/once?{round}.");
-        assert_eq!(upstream.recorded(&word).len(), 1, "{word}");
-        assert_eq!((executions(&a, &word), executions(&b, &word)), (1, 0), "{word}");
+    for target in &targets {
+        assert_eq!(upstream.recorded(target).len(), 1, "{target}");
+        assert_eq!((executions(&a, target), executions(&b, target)), (1, 0), "{target}");
     }
     let copies = a.iter().chain(&b).filter(|l| l["target"].as_str().unwrap().contains("/once"));
     let copies = copies.filter(|line| line["executed"] == false).collect::<Vec<_>>();
@@ -220,7 +237,8 @@ async fn a_frozen_store_times_out_and_nothing_unrecorded_runs() {
     assert_eq!(send_refused(&node, flight, "/frozen").await, StatusCode::TOO_EARLY);
     let log = node.stop().await;
     assert_eq!((upstream.recorded("/frozen").len(), executions(&log, "/frozen")), (0, 0));
-    assert_eq!(line(&log, "/frozen")["early_data"], "store_timeout");
+    let why = line(&log, "/frozen")["early_data"].as_str().unwrap();
+    assert!(["store_timeout", "store_down"].contains(&why), "{why}");
 }
 
 /// A rejection would say that nobody has executed the request, but a copy may have been executed on
@@ -323,15 +341,12 @@ async fn a_copy_does_not_run_on_the_claim_of_another_flight() {
     let (a, b) = two_nodes(&cluster, &upstream).await;
     let strict = |config: &mut ServerConfig| config.http3.retry_above = 0;
     let c = cluster.start(Content::upstream(&upstream.url()).unwrap(), strict).await;
+    let mut targets = Vec::new();
     for round in 0..3 {
-        let target = format!("/victim?{round}.");
-        let relay = UdpRelay::to(b.address).await;
-        let victims = Remembered { token: None, ..remembered(b.address).await };
-        let mut victim = Quic::connect(relay.address, victims).await;
-        assert_eq!(victim.get(&target).await.status, StatusCode::OK);
-        assert!(victim.accepted().await);
+        let (target, victim, relay) = send_accepted(&b, &format!("/victim?{round}.")).await;
         let copy = relay.client_datagrams();
         victim.close().await;
+        targets.push(target);
         let attackers = Remembered { token: None, ..remembered(a.address).await };
         let own = first_flight(a.address, attackers, "/attacker").await;
         let token = retry_token(c.address, &own).await;
@@ -354,8 +369,8 @@ async fn a_copy_does_not_run_on_the_claim_of_another_flight() {
     a.stop().await;
     b.stop().await;
     c.stop().await;
-    for round in 0..3 {
-        assert_eq!(upstream.recorded(&format!("/victim?{round}.")).len(), 1, "round {round}");
+    for target in &targets {
+        assert_eq!(upstream.recorded(target).len(), 1, "{target}");
     }
     assert!(upstream.recorded("/attacker").is_empty());
 }

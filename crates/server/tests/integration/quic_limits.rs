@@ -7,16 +7,16 @@ use bytes::Bytes;
 use firstflight_config::{Content, ServerConfig};
 use firstflight_quic::Remembered;
 use firstflight_server::Server;
-use firstflight_testkit::free_port;
+use firstflight_testkit::{Upstream, UpstreamResponse, free_port};
 use h3::error::Code;
 use http::{Method, StatusCode};
 use tokio::time::timeout;
 
 use crate::support::flights::send;
 use crate::support::quic::{Quic, UdpRelay, config, endpoint, head, remembered, reply, request};
-use crate::support::{RunningServer, TEST_TIMEOUT, executions, line, start_upstream};
-
-const SHORT_TIMEOUT: Duration = Duration::from_millis(500);
+use crate::support::{
+    LENIENT_TIMEOUT, RunningServer, TEST_TIMEOUT, executions, line, start_upstream,
+};
 
 /// A connection without an HTTP/3 library: the test writes the streams itself.
 async fn connect_raw(server: &RunningServer) -> (quinn::Endpoint, quinn::Connection) {
@@ -50,33 +50,37 @@ async fn close_code(connection: &quinn::Connection) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_heads_and_idle_connections_are_closed() {
     let server = RunningServer::files(|config| {
-        config.limits.header_timeout = SHORT_TIMEOUT;
-        config.limits.idle_timeout = SHORT_TIMEOUT;
+        config.limits.header_timeout = LENIENT_TIMEOUT;
+        config.limits.idle_timeout = LENIENT_TIMEOUT;
     })
     .await;
-    // Without any request.
-    let (_endpoint, idle) = connect_raw(&server).await;
-    wait_for_close(&idle).await;
+    // Without any request, and without a second one.
+    let (_endpoint, silent) = connect_raw(&server).await;
+    let mut idle = Quic::connect(server.address, Remembered::default()).await;
+    assert_eq!(idle.get("/").await.status, StatusCode::OK);
     // A request with an incomplete head, next to one that gets its response.
     let mut client = Quic::connect(server.address, Remembered::default()).await;
     assert_eq!(client.get("/").await.status, StatusCode::OK);
     let (mut send, mut recv) = client.connection.open_bi().await.unwrap();
     send.write_all(&head("GET", "/slow")[..10]).await.unwrap();
     assert_eq!(reset_code(&mut recv).await, Code::H3_INTERNAL_ERROR.value());
-    // Then no further request: the server sends GOAWAY and closes.
-    let end = timeout(TEST_TIMEOUT, client.driver).await.unwrap().unwrap();
+    wait_for_close(&silent).await;
+    // The server sends GOAWAY and closes.
+    let end = timeout(TEST_TIMEOUT, idle.driver).await.unwrap().unwrap();
     assert!(end.is_h3_no_error(), "{end}");
     server.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_first_response_longer_than_header_timeout_does_not_end_the_connection() {
-    let upstream = start_upstream();
+    let upstream = Upstream::responding(|request| UpstreamResponse {
+        delay: if request.target == "/slow" { LENIENT_TIMEOUT * 3 / 2 } else { Duration::ZERO },
+        ..UpstreamResponse::default()
+    });
     let server =
-        RunningServer::proxy(&upstream, |config| config.limits.header_timeout = SHORT_TIMEOUT / 2)
+        RunningServer::proxy(&upstream, |config| config.limits.header_timeout = LENIENT_TIMEOUT)
             .await;
     let mut client = Quic::connect(server.address, Remembered::default()).await;
-    // The upstream takes as long as `SHORT_TIMEOUT`.
     assert_eq!(client.get("/slow").await.status, StatusCode::OK);
     let second = client.request(Method::GET, "/second").await;
     assert_eq!(second.expect("no GOAWAY").status, StatusCode::OK);
@@ -86,14 +90,15 @@ async fn a_first_response_longer_than_header_timeout_does_not_end_the_connection
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_whose_client_pauses_is_not_cut_by_header_timeout() {
-    let server = RunningServer::files(|config| config.limits.header_timeout = SHORT_TIMEOUT).await;
+    let server =
+        RunningServer::files(|config| config.limits.header_timeout = LENIENT_TIMEOUT).await;
     let relay = UdpRelay::to(server.address).await;
     let mut client = Quic::connect(relay.address, Remembered::default()).await;
     let running = client.send_head(request(Method::GET, "/big"), true).await;
     relay.wait_for_server_bytes(20_000).await;
     // Longer than the limit, and than the close timeout.
     relay.drop_client_datagrams(true);
-    tokio::time::sleep(SHORT_TIMEOUT + Duration::from_millis(1500)).await;
+    tokio::time::sleep(LENIENT_TIMEOUT + Duration::from_millis(1500)).await;
     relay.drop_client_datagrams(false);
     assert_eq!(reply(running).await.unwrap().body.len(), 1 << 20);
     client.close().await;
@@ -117,7 +122,7 @@ async fn rfc9114_5_2_a_client_that_sends_goaway_gets_the_rest_of_its_response() 
     relay.wait_for_server_bytes(20_000).await;
     control.write_all(&[7, 1, 0]).await.unwrap();
     // The server has written the whole response, and the client has received none of it.
-    tokio::time::sleep(SHORT_TIMEOUT).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
     relay.release_server_datagrams().await;
     let response = timeout(TEST_TIMEOUT, recv.read_to_end(2 << 20)).await.unwrap();
     assert!(response.expect("the whole response").len() > 1 << 20);
@@ -183,7 +188,7 @@ async fn rfc9114_4_1_streams_without_a_head_end_the_connection() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_the_server_resets_holds_neither_the_connection_nor_memory() {
     let server = RunningServer::files(|config| {
-        config.limits.header_timeout = SHORT_TIMEOUT / 4;
+        config.limits.header_timeout = LENIENT_TIMEOUT;
         config.limits.idle_timeout = 2 * TEST_TIMEOUT;
         config.limits.drain_timeout = 2 * TEST_TIMEOUT;
     })
@@ -508,33 +513,41 @@ async fn trailers_and_expectations_are_forwarded() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stalled_client_is_dropped_and_a_slow_one_is_not() {
-    let server =
-        RunningServer::files(|config| config.limits.idle_timeout = SHORT_TIMEOUT * 2).await;
-    let endpoint = endpoint();
-    let (mut small_window, _) = config("h3", Remembered::default());
-    let mut transport = quinn::TransportConfig::default();
-    transport.stream_receive_window(20_000_u32.into());
-    transport.keep_alive_interval(Some(Duration::from_millis(100)));
-    small_window.transport_config(std::sync::Arc::new(transport));
-    let connecting = endpoint.connect_with(small_window, server.address, "localhost").unwrap();
-    let connection = timeout(TEST_TIMEOUT, connecting).await.unwrap().unwrap();
-    let mut control = connection.open_uni().await.unwrap();
-    control.write_all(&[0, 4, 0]).await.unwrap();
-    // A megabyte at 400 kB a second takes longer than the limit, and makes progress.
-    let (mut send, mut slow) = connection.open_bi().await.unwrap();
-    send.write_all(&head("GET", "/big")).await.unwrap();
-    send.finish().unwrap();
-    let (mut received, mut part) = (0, vec![0; 20_000]);
-    while let Some(count) = slow.read(&mut part).await.unwrap() {
-        received += count;
-        tokio::time::sleep(Duration::from_millis(50 * count as u64 / 20_000)).await;
-    }
+    let server = RunningServer::files(|config| config.limits.idle_timeout = LENIENT_TIMEOUT).await;
+    let request_big = async || {
+        let endpoint = endpoint();
+        let (mut small_window, _) = config("h3", Remembered::default());
+        let mut transport = quinn::TransportConfig::default();
+        transport.stream_receive_window(20_000_u32.into());
+        transport.keep_alive_interval(Some(Duration::from_millis(100)));
+        small_window.transport_config(std::sync::Arc::new(transport));
+        let connecting = endpoint.connect_with(small_window, server.address, "localhost").unwrap();
+        let connection = timeout(TEST_TIMEOUT, connecting).await.unwrap().unwrap();
+        let mut control = connection.open_uni().await.unwrap();
+        control.write_all(&[0, 4, 0]).await.unwrap();
+        let (mut send, recv) = connection.open_bi().await.unwrap();
+        send.write_all(&head("GET", "/big")).await.unwrap();
+        send.finish().unwrap();
+        (endpoint, connection, control, recv)
+    };
+    let (_slow_endpoint, slow_connection, _slow_control, mut slow) = request_big().await;
+    let (_stalled_endpoint, stalled_connection, _stalled_control, mut stalled) =
+        request_big().await;
+    let read_slowly = async {
+        // A megabyte at 170 kB a second takes longer than the limit, and makes progress.
+        let (mut received, mut part) = (0, vec![0; 20_000]);
+        while let Some(count) = slow.read(&mut part).await.unwrap() {
+            received += count;
+            tokio::time::sleep(Duration::from_millis(120 * count as u64 / 20_000)).await;
+        }
+        received
+    };
+    let (received, reset) =
+        tokio::join!(read_slowly, timeout(TEST_TIMEOUT, stalled.received_reset()));
     assert!(received > 1 << 20);
-    let (mut send, mut never) = connection.open_bi().await.unwrap();
-    send.write_all(&head("GET", "/big")).await.unwrap();
-    send.finish().unwrap();
-    let reset = timeout(TEST_TIMEOUT, never.received_reset()).await.expect("a reset").unwrap();
+    let reset = reset.expect("a reset").unwrap();
     assert_eq!(reset.map(u64::from), Some(Code::H3_INTERNAL_ERROR.value()));
-    connection.close(0x100_u32.into(), b"");
+    slow_connection.close(0x100_u32.into(), b"");
+    stalled_connection.close(0x100_u32.into(), b"");
     server.stop().await;
 }

@@ -92,7 +92,7 @@ fn node(site: &TempDir, store: &StoreProcess, name: &str) -> Serve {
     let [cert, key, root] = files.each_ref().map(|file| file.to_str().unwrap());
     let config = dir.join("config.toml");
     let arguments = ["--cert", cert, "--key", key, "--root", root, "--config"];
-    let more = [config.to_str().unwrap(), "--header-timeout", "1s"];
+    let more = [config.to_str().unwrap(), "--header-timeout", "4s"];
     Serve::start(&dir, &[&arguments[..], &more].concat())
 }
 

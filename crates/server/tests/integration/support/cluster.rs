@@ -11,7 +11,9 @@ use firstflight_tickets::{KeyFile, Schedule, UnixTime};
 use firstflight_tls::{EarlyData, Session};
 use tokio::net::TcpStream;
 
-use super::{Client, PREFACE, RunningServer, TEST_TIMEOUT, get, http2_request, store_config};
+use super::{
+    Client, PREFACE, RunningServer, TEST_TIMEOUT, get, http2_request, replay, store_config,
+};
 
 /// A store and the settings that its nodes share.
 pub(crate) struct Cluster {
@@ -106,6 +108,46 @@ pub(crate) async fn early_data(node: &RunningServer, session: &Session, alpn: &s
     let mut tcp = TcpStream::connect(node.address).await.unwrap();
     client.handshake(&mut tcp).await;
     client.machine.facts().early_data
+}
+
+/// Sends early requests until the node accepts one: on a machine that stalls, a claim may exceed
+/// the store's budget. Each has a session and a target of its own, which starts with `prefix`.
+/// Returns the accepted request's target and its client, which has completed the handshake.
+pub(crate) async fn send_accepted(
+    node: &RunningServer,
+    alpn: &str,
+    prefix: &str,
+    request: impl Fn(&str) -> Vec<u8>,
+) -> (String, Client, TcpStream) {
+    let end = Instant::now() + TEST_TIMEOUT;
+    let mut attempt = 0;
+    loop {
+        let target = format!("{prefix}{attempt}.");
+        let session = node.session(alpn).await;
+        let mut client = Client::prepare(alpn, Some(&session), &request(&target));
+        let mut tcp = TcpStream::connect(node.address).await.unwrap();
+        client.handshake(&mut tcp).await;
+        let facts = client.machine.facts();
+        if facts.early_data == EarlyData::Accepted {
+            return (target, client, tcp);
+        }
+        assert!(Instant::now() < end, "the node accepts no early data: {facts:?}");
+        attempt += 1;
+    }
+}
+
+/// Sends a claimed flight again until the node knows that the claim is lost: on a machine that
+/// stalls, a claim may exceed the store's budget, and the copy is refused.
+pub(crate) async fn replay_until_lost(node: &RunningServer, flight: &[u8]) -> TcpStream {
+    let lost = || node.handle.metrics().sum("firstflight_claims_total", &[("result", "lost")]);
+    let (before, end) = (lost(), Instant::now() + TEST_TIMEOUT);
+    loop {
+        let copy = replay(node.address, flight).await;
+        if lost() > before {
+            return copy;
+        }
+        assert!(Instant::now() < end, "no copy's claim is lost");
+    }
 }
 
 pub(crate) fn request(alpn: &str, target: &str) -> Vec<u8> {

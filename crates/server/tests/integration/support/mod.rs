@@ -26,6 +26,9 @@ use tokio::time::{sleep, timeout};
 /// Long enough never to matter on a loaded machine; a test that reaches it has failed.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// A server's time limit that honest clients keep although the machine stalls for seconds.
+pub(crate) const LENIENT_TIMEOUT: Duration = Duration::from_secs(4);
+
 /// Waits until a condition, which is named in the panic, is true.
 pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let waiting = async {

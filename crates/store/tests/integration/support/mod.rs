@@ -17,12 +17,12 @@ pub(crate) fn short_config(confirmation: Duration) -> SharedConfig {
     }
 }
 
-/// A budget that a busy machine keeps, and short windows.
+/// The longest budget, which a busy machine keeps, and short windows.
 pub(crate) fn config(topology: Topology) -> StoreConfig {
     let single = matches!(topology, Topology::Single(_));
     let confirmation = if single { Duration::ZERO } else { Duration::from_secs(2) };
     StoreConfig {
-        budget: Duration::from_millis(500),
+        budget: Duration::from_secs(1),
         shared: short_config(confirmation),
         ..StoreConfig::new(topology)
     }
@@ -95,6 +95,47 @@ pub(crate) async fn until_within(store: &Store, expected: StoreReply, timeout: D
         assert!(Instant::now() < end, "{timeout:?} passed: {reply:?}, not yet {expected:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Claims one flight after the other until one gets this reply, and returns it. Its record lives for
+/// more than a minute.
+pub(crate) async fn claim_until(
+    store: &Store,
+    flights: impl IntoIterator<Item = ClaimKey>,
+    expected: StoreReply,
+) -> ClaimKey {
+    let end = Instant::now() + Duration::from_secs(20);
+    for flight in flights {
+        let reply = store.claim(flight, claimant(), distant_record_end()).await;
+        if reply == expected {
+            return flight;
+        }
+        assert!(Instant::now() < end, "20 s passed: {reply:?}, not yet {expected:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("no flight gets {expected:?}")
+}
+
+/// Claims a fresh flight on two nodes at once. Returns whether both replies are known; then exactly
+/// one of the nodes has won.
+pub(crate) async fn race(node: &Store, other: &Store) -> bool {
+    use StoreReply::{Lost, Unknown, Won};
+    let (flight, end) = (fresh(), distant_record_end());
+    let replies =
+        tokio::join!(node.claim(flight, claimant(), end), other.claim(flight, claimant(), end));
+    match replies {
+        (Won, Lost) | (Lost, Won) => true,
+        (Unknown(_), _) | (_, Unknown(_)) => {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            false
+        }
+        (Won, Won) | (Lost, Lost) => panic!("{replies:?}"),
+    }
+}
+
+/// When the record of a flight whose ticket age is exact in a minute expires.
+fn distant_record_end() -> Duration {
+    end_of(unix_time() + Duration::from_secs(60))
 }
 
 pub(crate) fn unknown(why: Unknown) -> StoreReply {
