@@ -57,7 +57,8 @@ pub(crate) fn run(args: EchArgs) -> anyhow::Result<ExitCode> {
         EchCommand::Record { file, names, alpn, ttl } => {
             let list = EchKey::from_file(&file)?.config_list();
             for owner in names {
-                outln!("{owner} {ttl} IN HTTPS 1 . alpn=\"{alpn}\" ech=\"{list}\"");
+                let target = target(&owner);
+                outln!("{owner} {ttl} IN HTTPS 1 {target} alpn=\"{alpn}\" ech=\"{list}\"");
             }
         }
     }
@@ -101,6 +102,12 @@ fn owner(name: &str) -> Result<String, String> {
     }
 }
 
+/// The target name of a record: `.` means the record's own name (RFC 9460 section 2.5.2), which has
+/// no addresses if it begins with a port.
+fn target(owner: &str) -> &str {
+    owner.split_once("._https.").map_or(".", |(_, host)| host)
+}
+
 /// A list of protocols that needs no escaping in a record (RFC 9460 section 7.1.1).
 fn protocols(list: &str) -> Result<String, String> {
     let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"./-".contains(&b);
@@ -125,6 +132,12 @@ mod tests {
         for bad in ["example.org:http", "example.org:0", "example.org:65536", "example.org:"] {
             assert!(owner(bad).unwrap_err().contains("not a port"), "{bad}");
         }
+    }
+
+    #[test]
+    fn rfc9460_2_5_2_the_record_of_another_port_names_the_host() {
+        assert_eq!(target(&owner("example.org").unwrap()), ".");
+        assert_eq!(target(&owner("example.org:8443").unwrap()), "example.org.");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, Version, header, request};
 use http_body::Body as _;
 use http_body_util::BodyExt;
@@ -103,6 +104,8 @@ impl Shared {
         let Checkout { mut sender, connected } = checkout;
         let upgrade_requested = request.headers().contains_key(header::UPGRADE);
         let limit = self.response_timeout();
+        // Connecting had a limit of its own.
+        progress.touch();
         let sent = tokio::select! {
             sent = sender.send(request) => sent,
             client_stalled = progress.stalled_for(limit) => {
@@ -246,7 +249,14 @@ pub(crate) fn prepare(
             head.version = Version::HTTP_2;
             let host = head.headers.remove(header::HOST);
             let host = host.and_then(|host| host.to_str().map(str::to_owned).ok());
-            let target = head.uri.path_and_query().map_or("/", |target| target.as_str());
+            let target = match head.uri.path_and_query() {
+                // A URL may have a query without a path. `Display` writes the slash.
+                Some(target) if target.as_str().starts_with('?') => {
+                    target.to_string().try_into().map_err(|_| SendError::BadHost)?
+                }
+                Some(target) => target.clone(),
+                None => PathAndQuery::from_static("/"),
+            };
             head.uri = Uri::builder()
                 .scheme(if config.servers[0].is_tls() { "https" } else { "http" })
                 .authority(host.unwrap_or_else(default_host))

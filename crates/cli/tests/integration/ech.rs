@@ -26,7 +26,8 @@ fn new_key(dir: &Path, file: &str) -> String {
     let [usual, other] = lines[..] else { panic!("{record:?}") };
     let (head, list) = usual.split_once(" ech=\"").unwrap();
     assert_eq!(head, "hidden.test. 300 IN HTTPS 1 . alpn=\"h3,h2\"");
-    assert!(other.starts_with("_8443._https.hidden.test. 300 IN HTTPS 1 . "), "{other}");
+    let owner_and_target = "_8443._https.hidden.test. 300 IN HTTPS 1 hidden.test. ";
+    assert!(other.starts_with(owner_and_target), "{other}");
     list.trim_end_matches('"').to_owned()
 }
 

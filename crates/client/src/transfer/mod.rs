@@ -35,6 +35,8 @@ impl Client {
             None => transfer.run(request).await,
             Some(after) => match tokio::time::timeout(after, transfer.run(request)).await {
                 Ok(result) => result,
+                // Only tickets were still waited for.
+                Err(_) if transfer.is_delivered => Ok(()),
                 Err(_) => Err(ClientError::Timeout { phase: "the transfer", after }),
             },
         };
@@ -58,6 +60,8 @@ struct Transfer<'a> {
     sessions: Vec<Session>,
     /// Whether the request was sent again; each redirection makes another request.
     retried: bool,
+    /// Whether the listener has the whole response.
+    is_delivered: bool,
 }
 
 /// How one connection ended.
@@ -98,6 +102,7 @@ impl<'a> Transfer<'a> {
             links: RefCell::default(),
             sessions: Vec::new(),
             retried: false,
+            is_delivered: false,
         }
     }
 

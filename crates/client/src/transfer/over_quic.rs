@@ -130,8 +130,9 @@ impl Transfer<'_> {
             Err(error) => Err(error),
         };
         self.record_quic(&link.handle());
-        if result.is_ok() {
+        if let Ok(outcome) = &result {
             self.report.marks.end = Some(Instant::now());
+            self.is_delivered = matches!(outcome, Outcome::Done);
             if self.client.config.jar.is_some() {
                 link.wait_for_tickets(TICKET_TIMEOUT).await;
             }

@@ -124,7 +124,10 @@ impl Transfer<'_> {
         self.record_tcp();
         match &result {
             Err(_) | Ok(TcpOutcome::Unanswered(_)) => return self.map_connect_errors(result),
-            Ok(TcpOutcome::Ended(_)) => self.report.marks.end = Some(Instant::now()),
+            Ok(TcpOutcome::Ended(outcome)) => {
+                self.report.marks.end = Some(Instant::now());
+                self.is_delivered = matches!(outcome, Outcome::Done);
+            }
         }
         let mut sessions = exchange.close(self.ticket_timeout(&stream)).await;
         self.sessions.append(&mut sessions);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use firstflight_client::{EarlyPolicy, Request};
+use firstflight_client::{ClientConfig, EarlyPolicy, Request};
 use firstflight_tls::{EarlyDataReason, Trust, Version};
 
 use crate::support::{ClientDir, OK, Reply, Server, ServerBehaviour, TOO_EARLY, get, send};
@@ -408,6 +408,25 @@ async fn an_error_status_is_an_error_if_configured() {
     assert_eq!((report.exit_code(), body.as_str()), (0, "no"));
     let (report, body) = get(&dir.client(|config| config.fail = true), &server).await;
     assert_eq!((report.exit_code(), body.as_str(), report.status()), (22, "", 404));
+}
+
+/// After early data a ticket is waited for up to a second.
+#[tokio::test]
+async fn a_transfer_does_not_time_out_while_only_a_ticket_is_waited_for() {
+    let (dir, server) = (ClientDir::new(), Server::start(ServerBehaviour::default()).await);
+    get(&dir.client(|_| {}), &server).await;
+    server.change_behaviour(|behaviour| behaviour.issues_tickets = false);
+    let limited = |config: &mut ClientConfig| config.max_time = Some(Duration::from_millis(900));
+    // The first visit brought two tickets.
+    for _ in 0..2 {
+        let (report, body) = get(&dir.client(limited), &server).await;
+        // On a machine that stalls, the transfer itself may take too long.
+        if !body.is_empty() {
+            assert_eq!((report.early_data(), report.exit_code()), ("accepted", 0), "{report:?}");
+            return;
+        }
+    }
+    panic!("no transfer within the limit");
 }
 
 /// The connection ends while the client waits for a ticket.

@@ -6,7 +6,6 @@
 //! request.
 
 use std::convert::Infallible;
-use std::future::ready;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -18,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::context::{ResponseBody, ShutdownStage, wait_for_stage};
-use crate::handler::response::plain;
+use crate::handler::response::{discard, plain};
 use crate::http::ServerContext;
 use crate::route::validation;
 
@@ -30,12 +29,19 @@ pub(crate) async fn serve(
 ) {
     let mut stop = shared.shutdown.subscribe();
     let limits = shared.snapshot().limits.clone();
-    let service = service_fn(|request: Request<hyper::body::Incoming>| {
+    let service = service_fn(|mut request: Request<hyper::body::Incoming>| {
         let has_site = |host: &str| shared.snapshot().is_known_host(host);
         // ACME authorities validate domains over plain HTTP (RFC 8555 section 8.3).
         let challenge = shared.challenges.respond(&request);
         let redirect = || respond(&request, https_port(), has_site);
-        ready(Ok::<_, Infallible>(challenge.unwrap_or_else(redirect)))
+        let response = challenge.unwrap_or_else(redirect);
+        let limit = limits.header_timeout;
+        async move {
+            // Unread bytes would reset the connection, and the client could lose the response (RFC
+            // 9112 section 9.6).
+            let _ = discard(&mut request, limit).await;
+            Ok::<_, Infallible>(response)
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -1,6 +1,7 @@
 //! Pools against servers on real sockets.
 
 use std::convert::Infallible;
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,12 +10,14 @@ use firstflight_upstream::{
     Attempt, Body, HealthCheck, Observer, Pool, PoolConfig, Protocol, SendError, SendOptions,
     ServerAddress, ServerHealth, proxy_protocol,
 };
+use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::sleep;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::{sleep, timeout};
 
 use crate::peer::{Peer, ok};
 
@@ -192,6 +195,35 @@ async fn a_request_that_timed_out_is_not_retried() {
     assert_eq!(pool.status().retries, 0);
 }
 
+/// The SYN is dropped twice, as by a full queue, and sent again after one and after three seconds.
+#[tokio::test]
+async fn the_response_timeout_starts_when_the_connection_is_open() {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut queued = Vec::new();
+    while let Ok(stream) = timeout(Duration::from_millis(200), TcpStream::connect(address)).await {
+        queued.push(stream.unwrap());
+    }
+    let peer = Peer { address: format!("http://{address}").parse().unwrap() };
+    let pool = pool(&[&peer], |config| {
+        config.connect_timeout = Duration::from_secs(20);
+        config.response_timeout = Some(Duration::from_millis(2500));
+    });
+    tokio::spawn(async move {
+        sleep(Duration::from_millis(1500)).await;
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                if crate::peer::head(&mut stream).await.is_some() {
+                    stream.write_all(&ok("late")).await.unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(send(&pool, "GET", "").await.unwrap(), "late");
+}
+
 #[tokio::test]
 async fn a_stalled_response_body_is_aborted() {
     let peer = Peer::raw(|mut stream| async move {
@@ -264,6 +296,18 @@ async fn health_checks_take_a_server_down_and_bring_it_up() {
             _ => assert!(matches!(response, Err(SendError::NoServer)), "{response:?}"),
         }
     }
+}
+
+#[tokio::test]
+async fn rfc9113_8_3_1_a_target_without_a_path_gets_one() {
+    let peer = Peer::http2().await;
+    let pool = pool(&[&peer], |config| config.protocol = Protocol::Http2);
+    let mut request = request("GET", "");
+    *request.uri_mut() = PathAndQuery::from_static("?q").into();
+    let local = ([192, 0, 2, 9], 443).into();
+    let options = SendOptions { client: local, local, once: false, observer: &() };
+    let response = pool.send(request, &options).await.unwrap();
+    assert_eq!(text(response.into_body().collect().await.unwrap()), "GET http://a.test/?q ");
 }
 
 #[tokio::test]
