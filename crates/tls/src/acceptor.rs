@@ -212,7 +212,7 @@ fn protocols(mut wire: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// decision can wait, for a store for instance, and early data can still be refused by TLS. The
 /// client then resumes its session and sends its request again by itself (RFC 8446 section 4.2.10).
 ///
-/// Until then only the ClientHello and what arrives with it is read, at most 34 KiB. The bytes are
+/// Until then only the ClientHello and what arrives with it is read, at most 52 KiB. The bytes are
 /// buffered, because a refusal starts the handshake again from them.
 pub struct Accepting<S> {
     acceptor: Acceptor,

@@ -68,8 +68,8 @@ const MAX_OUTGOING_BYTES: usize = 64 * 1024;
 const READ_AHEAD_BYTES: usize = 16 * 1024 + 512;
 
 /// The most that is buffered for restarting a handshake: a ClientHello of 16 KiB, BoringSSL's limit,
-/// and one read-ahead. Only a ClientHello in records of a few bytes is larger.
-const MAX_RECEIVED_BYTES: usize = 34 * 1024;
+/// early data of 16 KiB that TLS skips, and one read-ahead. Only records of a few bytes are more.
+const MAX_RECEIVED_BYTES: usize = 52 * 1024;
 
 /// The growth step of that buffer. Most ClientHellos fit into the first step.
 const RECEIVED_STEP_BYTES: usize = 4 * 1024;

@@ -232,10 +232,12 @@ impl EarlyDataGate {
     fn claim_here(&self, flight: &UnspentFlight) -> Result<Flight, Refusal> {
         let claimed = self.gate.claim(&flight.offer_by_gate_clock(), self.now())?;
         // One of the lost records may be this flight's, even if its ticket was used up for this
-        // connection. Counted before the gate was opened again, so read after the claim.
-        match self.lost_successors.load(Ordering::SeqCst) == flight.arrival.lost_successors {
-            true => Ok(claimed),
-            false => Err(Refusal::TicketEpoch),
+        // connection. Counted before the gate was opened again, so read after the claim. A lost
+        // claim stays one: a refused client would send again what the copy has executed.
+        let lost_successors = self.lost_successors.load(Ordering::SeqCst);
+        match claimed.won() && lost_successors != flight.arrival.lost_successors {
+            true => Err(Refusal::TicketEpoch),
+            false => Ok(claimed),
         }
     }
 

@@ -129,6 +129,18 @@ async fn a_flight_is_refused_if_a_successor_has_ended_since_it_arrived() {
 }
 
 #[tokio::test]
+async fn a_lost_claim_stays_lost_if_a_successor_has_ended_since_the_flight_arrived() {
+    let gate = local_gate();
+    let original = refused_flight(&gate, Some(0));
+    let (requests, _received) = unbounded_channel();
+    gate.hand_off(Successor::new(requests)).expect("the first handoff");
+    gate.take_back();
+    let copy = refused_flight(&gate, Some(0));
+    assert!(gate.claim_locally(&copy).await.unwrap().won());
+    assert!(!gate.claim_locally(&original).await.unwrap().won());
+}
+
+#[tokio::test]
 async fn a_name_is_released_here_if_the_successor_ends_before_it_has_released_it() {
     let gate = local_gate();
     let name = ClaimKey::from_name(&[b"name"]);

@@ -134,14 +134,18 @@ impl Connection {
         if self.running.is_none() { configured } else { configured.max(MAX_EARLY_STREAMS) }
     }
 
-    /// Waits until the request may run, for as long as `record` lives. Returns whether it may. The
-    /// wait is limited, as the body of a waiting request fills the connection's flow-control window,
-    /// from which running ones read too.
-    pub(crate) async fn wait_to_run(&self, record: &mut RequestRecord) -> bool {
+    /// Waits until the request may run, for as long as `record` lives. Returns whether it may.
+    ///
+    /// With a body the wait is limited: what the body takes of the connection's flow-control window
+    /// is missing to the requests that run.
+    pub(crate) async fn wait_to_run(&self, record: &mut RequestRecord, has_body: bool) -> bool {
         let Some(running) = &self.running else { return true };
-        let limit = self.snapshot.limits.header_timeout;
-        let permit = timeout(limit, running.clone().acquire_owned()).await;
-        permit.ok().and_then(Result::ok).map(|permit| record.hold_permit(permit)).is_some()
+        let permit = running.clone().acquire_owned();
+        let permit = match has_body {
+            true => timeout(self.snapshot.limits.header_timeout, permit).await.ok(),
+            false => Some(permit.await),
+        };
+        permit.and_then(Result::ok).map(|permit| record.hold_permit(permit)).is_some()
     }
 
     pub(crate) fn facts(&self) -> &ConnectionFacts {

@@ -146,7 +146,8 @@ where
         false => busy(),
     };
     let may_run = matches!(admission, RequestAdmission::Run) && validated.is_ok();
-    if may_run && !connection.wait_to_run(&mut started.record).await {
+    let has_body = !request.body().is_end_stream();
+    if may_run && !connection.wait_to_run(&mut started.record, has_body).await {
         admission = busy();
     }
     let mut response = match (admission, validated) {

@@ -321,8 +321,8 @@ fn one_byte_records(handshake: &[u8]) -> Vec<u8> {
 async fn the_buffer_for_a_client_hello_is_bounded() {
     let setup = Setup::default();
     let (mut client, io) = duplex(1 << 20);
-    // The first 6,000 bytes of a ClientHello of 16,000 bytes: 36 KB in records of one byte.
-    let hello = [&[1, 0, 0x3e, 0x80][..], &[0; 6_000]].concat();
+    // The first 9,000 bytes of a ClientHello of 16,000 bytes: 54 KB in records of one byte.
+    let hello = [&[1, 0, 0x3e, 0x80][..], &[0; 9_000]].concat();
     client.write_all(&one_byte_records(&hello)).await.unwrap();
     let socket = CountingSocket { io, written: Arc::default(), max_read: 1 << 20 };
     let mut accepting = Accepting::new(&setup.acceptor(), socket, true).unwrap();
