@@ -2,7 +2,7 @@
 //! are a separate part of the record and enter no cell.
 
 use std::collections::{BTreeMap, HashSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use firstflight_emulator::{Batch, CellSpec, Middlebox, Network, Profile};
@@ -195,7 +195,8 @@ fn outcomes(
             *labels.entry(label).or_default() += 1;
             times.extend(sample.time_ms.filter(|_| !late));
             failures.extend(record.outcome.as_ref().err().cloned());
-            affected += affected_packets(record, batch, row.path);
+            let client = record.local.or(flow.map(|flow| flow.facts.client));
+            affected += client.map_or(0, |client| affected_packets(client, batch, row.path));
         }
         let plain = outcomes.iter().find(|plain| {
             (&*plain.server, &*plain.transport, &*plain.kind, plain.tfo, &*plain.group)
@@ -227,11 +228,10 @@ fn outcomes(
     outcomes
 }
 
-/// The number of packets of a connection that its path dropped or altered.
-fn affected_packets(record: &ClientRecord, batch: &Batch, path: usize) -> usize {
-    let Some(local) = record.local else { return 0 };
+/// The number of packets of a client's connection that its path dropped or altered.
+fn affected_packets(client: SocketAddr, batch: &Batch, path: usize) -> usize {
     let is_of_connection = |packet: &&firstflight_emulator::CapturedPacket| {
-        packet.path == path && client_port(&packet.frame, packet.direction) == Some(local.port())
+        packet.path == path && client_port(&packet.frame, packet.direction) == Some(client.port())
     };
     let is_affected = |packet: &&firstflight_emulator::CapturedPacket| {
         packet.dropped_by.is_some() || packet.altered.is_some()

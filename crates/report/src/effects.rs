@@ -18,7 +18,11 @@ pub fn effects(cells: &[Cell], samples: &[Sample], seed: u64) -> Vec<Effect> {
             from,
             to,
             difference_ms: difference,
-            difference_rtt: difference.scaled(1.0 / rtt_ms),
+            // An unknown round-trip time is 0, and JSON has no infinity.
+            difference_rtt: match rtt_ms > 0.0 {
+                true => difference.scaled(1.0 / rtt_ms),
+                false => Interval::default(),
+            },
             significant: difference.excludes_zero(),
         });
     }
@@ -224,6 +228,15 @@ mod tests {
 
     fn sample(cell: usize, block: usize, time_ms: f64) -> Sample {
         Sample { cell, block, time_ms: Some(time_ms), ..Sample::default() }
+    }
+
+    #[test]
+    fn an_effect_without_a_known_round_trip_time_is_read_back() {
+        let cells = ["full", "0-RTT"].map(|kind| Cell { rtt_ms: 0.0, ..cell(kind, false) });
+        let samples: Vec<Sample> =
+            (0..12).map(|number| sample(number % 2, number / 2, 1.0 + number as f64)).collect();
+        let json = serde_json::to_string(&effects(&cells, &samples, 1)).unwrap();
+        assert_eq!(serde_json::from_str::<Vec<Effect>>(&json).unwrap().len(), 1, "{json}");
     }
 
     #[test]

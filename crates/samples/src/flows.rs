@@ -117,8 +117,15 @@ impl Flows {
             };
             return self.flows().find(matches);
         }
-        let flows = self.flows.get(&(record.local?, record.server))?;
-        flows.iter().min_by_key(|flow| flow.facts.started.abs_diff(record.started_ns))
+        let delay = |flow: &&Flow| flow.facts.started.abs_diff(record.started_ns);
+        let Some(local) = record.local else {
+            // Its handshake never ended, so the client did not report its address.
+            let unfinished = self.flows().filter(|flow| {
+                flow.facts.server == record.server && flow.facts.setup_done.is_none()
+            });
+            return unfinished.filter(|flow| delay(flow) < MAX_CONNECT_DELAY_NS).min_by_key(delay);
+        };
+        self.flows.get(&(local, record.server))?.iter().min_by_key(delay)
     }
 
     /// All connections.
@@ -126,6 +133,10 @@ impl Flows {
         self.flows.values().flatten()
     }
 }
+
+/// How long after the connect call the first packet may leave: less than the interval at which
+/// connections start.
+const MAX_CONNECT_DELAY_NS: u64 = 4_000_000;
 
 /// The sample of a connection, without a check against its cell. `origin_ns` is the start of the
 /// run.
@@ -410,6 +421,19 @@ mod tests {
         let flows = Flows::new(&batch, "", &HashSet::new());
         let sample = sample_from_flow(&record(0), flows.flow(&record(0)), 0);
         assert_eq!((sample.lateness_us, sample.stalled_us), (1_500.0, 1_400.0));
+    }
+
+    #[test]
+    fn a_connection_whose_handshake_never_ended_is_found_by_its_start() {
+        let syn = segment(0, LinkDirection::Up, 1_000);
+        let lost = CapturedPacket { dropped_by: Some("loss"), ..syn };
+        let batch = Batch { packets: vec![lost], missed: 0 };
+        let flows = Flows::new(&batch, "", &HashSet::new());
+        let failed = |path, started_ns| ClientRecord { local: None, started_ns, ..record(path) };
+        let dropped = |record| flows.flow(&record).map(|flow| flow.facts.transport.dropped());
+        assert_eq!(dropped(failed(0, 500)), Some(1));
+        assert_eq!(dropped(failed(0, 10_000_000)), None, "another connection's");
+        assert_eq!(dropped(failed(1, 500)), None, "another server's");
     }
 
     #[test]

@@ -287,7 +287,7 @@ impl Process {
         let config = match read.context("cannot read the configuration").and_then(|read| read) {
             Ok(config) => config,
             Err(error) => {
-                self.server.reload_failed(&error.to_string());
+                self.server.reload_failed(&error.to_string()).await;
                 return Err(error);
             }
         };
@@ -301,7 +301,7 @@ impl Process {
         let prepared = match prepared {
             Ok(prepared) => prepared,
             Err(error) => {
-                self.server.reload_failed(&error.to_string());
+                self.server.reload_failed(&error.to_string()).await;
                 return Err(error);
             }
         };

@@ -331,9 +331,10 @@ impl<'a> Evaluation<'a> {
         let value = match expression {
             Expression::Number(value) => *value,
             Expression::Rtt => match subject {
-                Subject::Cell(_, cell) => cell.rtt_ms,
+                // 0 if it is unknown.
+                Subject::Cell(_, cell) if cell.rtt_ms > 0.0 => cell.rtt_ms,
                 Subject::Visits(_, cell) => cell.rtt_ms,
-                Subject::Server(_) => f64::NAN,
+                Subject::Cell(..) | Subject::Server(_) => f64::NAN,
             },
             Expression::Figure(index) => values[*index].new,
             Expression::Old(index) => values[*index].old.unwrap_or(f64::NAN),

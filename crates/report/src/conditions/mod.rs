@@ -314,7 +314,10 @@ pub enum CheckError {
         why: String,
     },
     /// The value is not finite.
-    #[error("{condition}: in {cell} it divides by zero; compare products instead")]
+    #[error(
+        "{condition}: in {cell} it divides by zero, or the round-trip time is unknown; compare \
+         products, or leave out rtt"
+    )]
     NotFinite {
         /// The condition.
         condition: String,

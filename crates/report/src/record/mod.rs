@@ -5,6 +5,8 @@ mod file;
 mod measurements;
 mod visits;
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -126,13 +128,16 @@ impl Record {
         counts(self.visit_cells.len(), good.map(|visit| visit.cell))
     }
 
-    /// The number of good samples whose round trips differ from their cell's.
+    /// The number of good samples whose round trips differ from those of most in their cell.
     pub fn deviating(&self) -> usize {
-        let usual = |sample: &&Sample| {
-            let summary = self.cells[sample.cell].summary.as_ref();
-            summary.and_then(|summary| summary.round_trips) == sample.round_trips
+        let mut cells: Vec<BTreeMap<Option<u32>, usize>> = vec![BTreeMap::new(); self.cells.len()];
+        for sample in self.samples.iter().filter(|sample| sample.fault.is_none()) {
+            *cells[sample.cell].entry(sample.round_trips).or_default() += 1;
+        }
+        let others = |counts: &BTreeMap<Option<u32>, usize>| {
+            counts.values().sum::<usize>() - counts.values().max().copied().unwrap_or_default()
         };
-        self.samples.iter().filter(|s| s.fault.is_none()).filter(|s| !usual(s)).count()
+        cells.iter().map(others).sum()
     }
 
     /// The number of samples that the machine spoiled.

@@ -170,6 +170,14 @@ fn a_figure_that_was_not_measured_does_not_pass() {
 }
 
 #[test]
+fn a_round_trip_time_that_is_not_known_decides_nothing() {
+    let cells = vec![cell("firstflight", 0.0, "0-RTT", false, 40.0, 100)];
+    let record = Record { cells, ..Record::default() };
+    let condition = Condition::parse("p50(0rtt) > 2.1*rtt").unwrap();
+    assert!(matches!(condition.check(&record, None), Err(CheckError::NotFinite { .. })));
+}
+
+#[test]
 fn both_sides_of_or_are_evaluated() {
     assert!(undecided("p50(0rtt) > 0 or p99(0rtt) > 5").contains("p99(0rtt)"));
 }

@@ -52,6 +52,16 @@ fn sample(cell: usize, fault: Option<Fault>) -> Sample {
     }
 }
 
+#[test]
+fn only_samples_unlike_most_of_their_cell_deviate() {
+    let with = |round_trips| Sample { round_trips: Some(round_trips), ..sample(0, None) };
+    let samples = [2, 2, 2, 2, 2, 2, 2, 3].map(with).to_vec();
+    let summary = Summary::of_samples(samples.iter());
+    assert_eq!(summary.as_ref().unwrap().round_trips, None, "fewer than 19 of 20 agree");
+    let cells = vec![cell("1.3", "0-RTT", false, 20.0, summary)];
+    assert_eq!(Record { cells, samples, ..Record::default() }.deviating(), 1);
+}
+
 fn replay(server: &str, executed: usize) -> Replay {
     Replay {
         server: server.to_owned(),

@@ -10,7 +10,7 @@ use firstflight_telemetry::metrics::{self, RefusedReason};
 use firstflight_tickets::KeyStatus;
 use firstflight_upstream::{Pool, PoolStatus};
 use tokio::net::UnixStream;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::{Server, ServerState};
 use crate::ServerError;
@@ -60,7 +60,7 @@ impl ServerHandle {
         let outcome = self.apply(Some(config)).await;
         match &outcome {
             Ok(()) => self.note_reload(None),
-            Err(error) => self.note_reload(Some(error.to_string())),
+            Err(error) => self.reload_failed(&error.to_string()).await,
         }
         outcome
     }
@@ -74,8 +74,12 @@ impl ServerHandle {
         self.apply(None).await
     }
 
-    /// Records that a configuration could not be loaded, and why.
-    pub fn reload_failed(&self, why: &str) {
+    /// Records that a configuration could not be loaded, and why. The one in use stays, with its
+    /// files as they are now: a renewed certificate does not wait for the fix, or for a restart.
+    pub async fn reload_failed(&self, why: &str) {
+        if let Err(error) = self.rebuild().await {
+            debug!("the files of the configuration in use are not read again: {error}");
+        }
         self.note_reload(Some(why.to_owned()));
     }
 

@@ -128,6 +128,33 @@ async fn an_invalid_configuration_changes_nothing() {
     assert_eq!(server.handle.status().last_reload.unwrap().error, None);
 }
 
+/// A renewed certificate does not wait for the restart that a change of the configuration needs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_reload_reads_the_files_of_the_configuration_in_use_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
+    let write = |year| {
+        let key_pair = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(vec!["h".to_owned()]).unwrap();
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        std::fs::write(&cert, params.self_signed(&key_pair).unwrap().pem()).unwrap();
+        std::fs::write(&key, key_pair.serialize_pem()).unwrap();
+    };
+    write(2050);
+    let files = CertificateSource::Files { cert: cert.clone(), key: key.clone() };
+    let server = RunningServer::files(|config| config.certificate = files).await;
+    let expires =
+        || server.handle.metrics().sum("firstflight_certificate_expiry_timestamp_seconds", &[]);
+    let before = expires();
+    write(2051);
+    server.reload(|config| config.limits.backlog += 1).await.unwrap_err();
+    assert!(expires() > before);
+    write(2052);
+    let before = expires();
+    server.handle.reload_failed("it cannot be parsed").await;
+    assert!(expires() > before);
+}
+
 /// A reload replaces a pool whose settings change.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_counters_of_an_upstream_do_not_go_back() {

@@ -1,8 +1,11 @@
 //! Metrics of the process: its resources, configuration reloads and exported spans.
 
 use std::fs;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use nix::time::{ClockId, clock_gettime};
 use procfs::process::{LimitValue, Process};
 
 use super::labels::LabelInfo;
@@ -38,10 +41,10 @@ impl ProcessReading {
         // Counted before `Process::myself`, which opens another descriptor.
         reading.open_fds = fs::read_dir("/proc/self/fd").map_or(0, |fds| fds.count() as u64);
         let Ok(process) = Process::myself() else { return reading };
-        if let (Ok(stat), Ok(booted)) = (process.stat(), procfs::boot_time_secs()) {
+        if let Ok(stat) = process.stat() {
             let seconds = |ticks: u64| ticks as f64 / procfs::ticks_per_second() as f64;
             reading.cpu_seconds = seconds(stat.utime + stat.stime);
-            reading.start_time = booted as f64 + seconds(stat.starttime);
+            reading.start_time = *BOOTED_AT + seconds(stat.starttime);
             reading.resident_bytes = stat.rss * procfs::page_size();
             reading.virtual_bytes = stat.vsize;
             reading.threads = stat.num_threads.unsigned_abs();
@@ -66,6 +69,14 @@ impl ProcessReading {
         snapshot.number(&MAX_FDS, self.max_fds as f64);
     }
 }
+
+/// When the machine was booted, in seconds since 1970. Not from /proc/stat, which systemd hides from
+/// the packaged service; read once, so that the start time does not change.
+static BOOTED_AT: LazyLock<f64> = LazyLock::new(|| {
+    let uptime = clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.saturating_sub(uptime).as_secs_f64()
+});
 
 const VERSION: LabelInfo = LabelInfo::configured("version", "the program's version");
 
@@ -170,8 +181,8 @@ static GENERATION: Description = Description::gauge(
 static SUCCESSFUL: Description = Description::gauge(
     "firstflight_config_last_reload_successful",
     "1 unless the last reload failed.",
-    "At 0 the old configuration stays in use, and the next restart would fail. The log and \
-     `firstflight serve --check` show the error.",
+    "At 0 the old configuration stays in use. The log says why: an error, which \
+     `firstflight serve --check` shows too, or a change that needs a restart.",
 );
 static APPLIED_AT: Description = Description::gauge(
     "firstflight_config_last_reload_success_timestamp_seconds",
@@ -227,5 +238,19 @@ mod tests {
         assert!(reading.resident_bytes > 100_000, "{reading:?}");
         assert!(reading.start_time > 1.6e9 && reading.open_fds > 2, "{reading:?}");
         assert!(reading.max_fds >= reading.open_fds && reading.threads >= 1, "{reading:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_has_just_started_says_so() {
+        let reading = ProcessReading::current("1", 0);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+        let age = now - reading.start_time;
+        assert!((-1.0..600.0).contains(&age), "{reading:?}");
+        assert!(reading.resident_bytes > 0 && reading.threads > 0, "{reading:?}");
     }
 }
