@@ -337,6 +337,68 @@ pub(crate) fn udp_transmit<'a>(transmit: &Transmit, contents: &'a [u8]) -> quinn
         ecn: transmit.ecn.and_then(|ecn| quinn_udp::EcnCodepoint::from_bits(ecn as u8)),
         contents: &contents[..transmit.size],
         segment_size: transmit.segment_size,
-        src_ip: transmit.src_ip,
+        src_ip: transmit.src_ip.filter(|ip| can_send(*ip, transmit.destination.ip())),
+    }
+}
+
+/// Whether the kernel sends from one address to the other. quinn-proto keeps the local address of a
+/// connection whose client moves to another family, or leaves the link. The kernel refuses that with
+/// EINVAL, which quinn-udp mistakes for an old kernel, and sends without GSO and ECN from then on.
+fn can_send(source: IpAddr, destination: IpAddr) -> bool {
+    let is_of_link = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let (source, destination) = (source.to_canonical(), destination.to_canonical());
+    source.is_ipv4() == destination.is_ipv4()
+        && (!is_of_link(source) || is_of_link(destination))
+        && (!source.is_loopback() || destination.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::socket::Socket;
+
+    fn transmit(source: &str, destination: &str) -> Transmit {
+        Transmit {
+            destination: destination.parse().unwrap(),
+            ecn: None,
+            size: 1,
+            segment_size: None,
+            src_ip: Some(source.parse().unwrap()),
+        }
+    }
+
+    #[test]
+    fn rfc9000_9_a_source_that_the_kernel_refuses_on_a_new_path_is_left_out() {
+        for (source, destination, is_kept) in [
+            ("192.0.2.1", "192.0.2.9:5", true),
+            ("::ffff:192.0.2.1", "[::ffff:192.0.2.9]:5", true),
+            ("2001:db8::1", "[2001:db8::9]:5", true),
+            ("fe80::1", "[fe80::9%2]:5", true),
+            ("127.0.0.1", "127.0.0.1:5", true),
+            ("::ffff:192.0.2.1", "[2001:db8::9]:5", false),
+            ("2001:db8::1", "[::ffff:192.0.2.9]:5", false),
+            ("fe80::1", "[2001:db8::9]:5", false),
+            ("127.0.0.1", "192.0.2.9:5", false),
+        ] {
+            let kept = udp_transmit(&transmit(source, destination), b"x").src_ip.is_some();
+            assert_eq!(kept, is_kept, "{source} {destination}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_moves_to_another_family_does_not_switch_off_gso() {
+        // Not every machine has IPv6.
+        if std::net::UdpSocket::bind("[::1]:0").is_err() {
+            return;
+        }
+        let socket = Socket::new(std::net::UdpSocket::bind("[::]:0").unwrap()).unwrap();
+        poll_fn(|cx| socket.poll_writable(cx)).await.unwrap();
+        let segments = socket.max_transmit_segments();
+        for (source, destination) in
+            [("::ffff:127.0.0.1", "[::1]:9"), ("::1", "[::ffff:127.0.0.1]:9")]
+        {
+            socket.try_send(&udp_transmit(&transmit(source, destination), b"x")).unwrap();
+        }
+        assert_eq!(socket.max_transmit_segments(), segments);
     }
 }

@@ -27,8 +27,8 @@ pub struct FirstFlights {
     flights: HashMap<Key, Flight>,
     /// Oldest first. May contain entries of flights that were taken or removed.
     order: VecDeque<(u64, Key)>,
-    /// The connection id of the last flight with a token, by address.
-    with_token: HashMap<SocketAddr, ConnectionId>,
+    /// The connection ids of the flights with a token, by address.
+    with_token: HashMap<SocketAddr, Vec<ConnectionId>>,
     next_number: u64,
 }
 
@@ -132,10 +132,15 @@ impl FirstFlights {
         }
     }
 
-    /// The connection id of the last flight from `remote` with a token. After a Retry this is the id
-    /// from the Retry packet (RFC 9000 section 17.2.5.2), which quinn does not expose.
+    /// The connection id of the flight from `remote` with a token, if there is only one. After a
+    /// Retry this is the id from the Retry packet (RFC 9000 section 17.2.5.2), which quinn does not
+    /// expose. A client may have several connections on one socket: nobody knows which flight is
+    /// whose.
     pub fn connection_id_after_retry(&self, remote: SocketAddr) -> Option<ConnectionId> {
-        self.with_token.get(&remote).copied()
+        match self.with_token.get(&remote)?[..] {
+            [id] => Some(id),
+            _ => None,
+        }
     }
 
     /// Removes a flight.
@@ -181,7 +186,7 @@ impl FirstFlights {
         self.make_room();
         self.order.push_back((flight.number, key));
         if !flight.token.is_empty() {
-            self.with_token.insert(remote, key.1);
+            self.with_token.entry(remote).or_default().push(key.1);
         }
         self.flights.insert(key, flight);
         became_whole
@@ -225,8 +230,11 @@ impl FirstFlights {
     }
 
     fn remove(&mut self, key: &Key) -> Option<Flight> {
-        if self.with_token.get(&key.0) == Some(&key.1) {
-            self.with_token.remove(&key.0);
+        if let Some(ids) = self.with_token.get_mut(&key.0) {
+            ids.retain(|id| *id != key.1);
+            if ids.is_empty() {
+                self.with_token.remove(&key.0);
+            }
         }
         self.flights.remove(key)
     }

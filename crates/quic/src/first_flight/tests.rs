@@ -287,3 +287,16 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn rfc9000_17_2_5_2_two_flights_from_one_socket_after_retries_are_not_confused() {
+    let (mut flights, hello) = (flights(), hello(100));
+    for id in [[7; 8], [8; 8]] {
+        let packet = datagram(&id, b"token", 1, crypto_frame(0, &hello));
+        assert!(process(&mut flights, remote(1), &packet, NOW));
+    }
+    assert_eq!(flights.connection_id_after_retry(remote(1)), None);
+    flights.forget(remote(1), &ConnectionId::new(&[7; 8]));
+    assert_eq!(take_with_token(&mut flights, 1), whole(&hello, b"token"));
+    assert!(flights.with_token.is_empty());
+}

@@ -31,6 +31,17 @@ struct InitialsState {
     waiting: HashMap<(SocketAddr, ConnectionId), oneshot::Sender<()>>,
 }
 
+impl InitialsState {
+    /// The connection id of a new connection's flight. After a Retry the client uses a new one, which
+    /// only the token reveals.
+    fn id_of(&self, incoming: &Incoming) -> Option<ConnectionId> {
+        match incoming.remote_address_validated() && !incoming.may_retry() {
+            true => self.flights.connection_id_after_retry(incoming.remote_address()),
+            false => Some(incoming.orig_dst_cid()),
+        }
+    }
+}
+
 impl InitialPackets {
     pub(crate) fn new() -> Arc<Self> {
         let flights = FirstFlights::new(FirstFlightsLimits::default());
@@ -44,12 +55,7 @@ impl InitialPackets {
         let remote = incoming.remote_address();
         let (id, completed) = {
             let mut state = self.state();
-            // After a Retry the client uses a new connection id, which only the token reveals.
-            let after_retry = incoming.remote_address_validated() && !incoming.may_retry();
-            let id = match after_retry {
-                true => state.flights.connection_id_after_retry(remote)?,
-                false => incoming.orig_dst_cid(),
-            };
+            let id = state.id_of(incoming)?;
             match state.flights.take(remote, &id) {
                 FirstFlight::Whole { client_hello, token } => {
                     return Some(ReceivedInitial { client_hello, token });
@@ -77,7 +83,10 @@ impl InitialPackets {
 
     /// Forgets a connection that does not start.
     pub(crate) fn forget(&self, incoming: &Incoming) {
-        self.state().flights.forget(incoming.remote_address(), &incoming.orig_dst_cid());
+        let mut state = self.state();
+        if let Some(id) = state.id_of(incoming) {
+            state.flights.forget(incoming.remote_address(), &id);
+        }
     }
 
     /// Records a received datagram.
