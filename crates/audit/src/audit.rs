@@ -181,7 +181,12 @@ pub fn audit_captured(
         Software::recognise(&probe.facts.response, probe.response_to_invalid().as_ref())
     });
     let _: Vec<Connection> = take_connections("recognition")?;
-    for finding in findings.iter_mut().filter(|finding| finding.verdict <= Verdict::Warn) {
+    // A warning of `offers` is about the URL, and its summary says what to do.
+    let needs_remedy = |finding: &&mut Finding| {
+        finding.verdict < Verdict::Warn
+            || finding.verdict == Verdict::Warn && finding.check != "offers"
+    };
+    for finding in findings.iter_mut().filter(needs_remedy) {
         let concern = Check::find(&finding.check).map(|check| check.concern);
         finding.remedy = concern.map(|concern| software.remedy(concern).to_owned());
     }

@@ -140,7 +140,7 @@ const NGINX: Remedies = Remedies {
     tickets: "set `ssl_session_timeout` to a day at most, and rotate the files of \
               `ssl_session_ticket_key`",
     library: "update the OpenSSL or BoringSSL that `nginx -V` names, or report this to its developers",
-    limits: "set `client_header_timeout` to a few seconds",
+    limits: "set `client_header_timeout` and `keepalive_timeout` to a few seconds",
     fast_open: "set `sysctl net.ipv4.tcp_fastopen=3`, or remove `fastopen=` from `listen`",
 };
 

@@ -343,13 +343,12 @@ pub(crate) fn udp_transmit<'a>(transmit: &Transmit, contents: &'a [u8]) -> quinn
 
 /// Whether the kernel sends from one address to the other. quinn-proto keeps the local address of a
 /// connection whose client moves to another family, or leaves the link. The kernel refuses that with
-/// EINVAL, which quinn-udp mistakes for an old kernel, and sends without GSO and ECN from then on.
+/// EINVAL, which quinn-udp mistakes for an old kernel, and sends without GSO and ECN from then on. A
+/// loopback source stays: its clients are on this host, and accept responses from no other address.
 fn can_send(source: IpAddr, destination: IpAddr) -> bool {
     let is_of_link = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     let (source, destination) = (source.to_canonical(), destination.to_canonical());
-    source.is_ipv4() == destination.is_ipv4()
-        && (!is_of_link(source) || is_of_link(destination))
-        && (!source.is_loopback() || destination.is_loopback())
+    source.is_ipv4() == destination.is_ipv4() && (!is_of_link(source) || is_of_link(destination))
 }
 
 #[cfg(test)]
@@ -375,10 +374,11 @@ mod tests {
             ("2001:db8::1", "[2001:db8::9]:5", true),
             ("fe80::1", "[fe80::9%2]:5", true),
             ("127.0.0.1", "127.0.0.1:5", true),
+            // A client on this host with another of its addresses.
+            ("127.0.0.1", "192.0.2.9:5", true),
             ("::ffff:192.0.2.1", "[2001:db8::9]:5", false),
             ("2001:db8::1", "[::ffff:192.0.2.9]:5", false),
             ("fe80::1", "[2001:db8::9]:5", false),
-            ("127.0.0.1", "192.0.2.9:5", false),
         ] {
             let kept = udp_transmit(&transmit(source, destination), b"x").src_ip.is_some();
             assert_eq!(kept, is_kept, "{source} {destination}");

@@ -4,7 +4,7 @@ use super::{Check, Concern, Needs};
 use crate::Verdict;
 use crate::finding::Outcome;
 use crate::http::Response;
-use crate::probe::{Probe, Stop, nonce};
+use crate::probe::{Exchange, Probe, Stop, nonce};
 
 pub(super) const CHECK: Check = Check {
     name: "early-data-header",
@@ -20,14 +20,9 @@ pub(super) const CHECK: Check = Check {
 };
 
 fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
-    let flight = probe.build(probe.early("GET", &nonce())?);
-    let mut exchange = probe.send(&flight)?;
-    let reception = exchange.expect_finished(probe.settings.limit)?;
-    let early = exchange.response(probe.settings.early_limit);
-    let Some((early, true)) = early.filter(|(response, _)| response.executed()) else {
+    let Some((mut exchange, early)) = early_response(probe, &[])? else {
         let summary = "no request reaches the upstream before the handshake is complete";
-        let evidence = vec![reception.to_string()];
-        return Ok(Outcome::new(Verdict::NotApplicable, summary).with(evidence));
+        return Ok(Outcome::new(Verdict::NotApplicable, summary));
     };
     let mut send_after_handshake = |request: &[u8]| {
         exchange.complete_and_send(request);
@@ -52,14 +47,19 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
             (true, false, true) => (Verdict::Pass, "early requests, and only those, are marked"),
         };
     for (name, value) in hiding_fields(probe) {
-        let seen = early_with(probe, (name, value))?;
-        let what = seen.as_ref().map_or("no response before Finished".to_owned(), field);
+        let seen = early_response(probe, &[(name, value)]);
+        let what = match &seen {
+            Ok(Some((_, response))) => field(response),
+            Ok(None) => "not executed before Finished".to_owned(),
+            Err(Stop(reason)) => reason.clone(),
+        };
         evidence.push(format!("early, with `{name}: {value}` of the client: {what}"));
-        if verdict == Verdict::Pass
-            && seen.is_some_and(|response| response.executed() && !is_marked(&response))
-        {
-            verdict = Verdict::Warn;
-            summary = "a client can hide that its request is early";
+        let is_hidden = matches!(&seen, Ok(Some((_, response))) if !is_marked(response));
+        if verdict == Verdict::Pass && is_hidden {
+            (verdict, summary) = (Verdict::Warn, "a client can hide that its request is early");
+        } else if verdict == Verdict::Pass && seen.is_err() {
+            (verdict, summary) =
+                (Verdict::Inconclusive, "not every request that may hide its mark could be sent");
         }
     }
     Ok(Outcome::new(verdict, summary).with(evidence))
@@ -74,14 +74,28 @@ fn hiding_fields(probe: &Probe<'_>) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// The response to an early request with this field, if it came before Finished.
-fn early_with(probe: &Probe<'_>, field: (&str, &str)) -> Result<Option<Response>, Stop> {
-    let request = probe.request_with(&nonce(), &[field]);
+/// The response to an early request with these fields, if it ran before Finished: the response came
+/// before, or the witness had counted the request.
+fn early_response(
+    probe: &Probe<'_>,
+    fields: &[(&str, &str)],
+) -> Result<Option<(Exchange, Response)>, Stop> {
+    let nonce = nonce();
+    let request = probe.request_with(&nonce, fields);
     let plan = FlightPlan::resume(probe.hello(), &probe.ticket()?).early_data(&request);
     let mut exchange = probe.send(&probe.build(plan))?;
-    exchange.expect_finished(probe.settings.limit)?;
-    let response = exchange.response(probe.settings.early_limit);
-    Ok(response.filter(|(_, before)| *before).map(|(response, _)| response))
+    let reception = exchange.expect_finished(probe.settings.limit)?;
+    if !reception.early_data {
+        return Err(Stop(format!("the server refused a fresh first flight: {reception}")));
+    }
+    let response = match exchange.response(probe.settings.early_limit) {
+        None if probe.executions(&nonce)?.is_some_and(|count| count > 0) => {
+            exchange.complete();
+            exchange.response(probe.settings.limit).map(|(response, _)| response)
+        }
+        found => found.filter(|(_, before)| *before).map(|(response, _)| response),
+    };
+    Ok(response.filter(Response::executed).map(|response| (exchange, response)))
 }
 
 /// Whether `Early-Data` is 1, or one of several values is (RFC 8470 section 5.1).
@@ -100,6 +114,8 @@ fn field(response: &Response) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use firstflight_first_flight::test_server::{Behaviour, EarlyRequest};
 
     use super::*;
@@ -111,6 +127,8 @@ mod tests {
         assert_proven(&CHECK, &wrong, Verdict::Fail);
         let hidden = Behaviour { client_hides_early: true, ..Behaviour::default() };
         assert_proven(&CHECK, &hidden, Verdict::Warn);
+        let slow = Behaviour { safe_delay: Duration::from_millis(1500), ..wrong.clone() };
+        assert_eq!(verdict(&CHECK, &slow, true), Verdict::Fail);
         let holds = Behaviour { safe: EarlyRequest::Hold, ..wrong };
         assert_eq!(verdict(&CHECK, &holds, true), Verdict::NotApplicable);
         assert_eq!(verdict(&CHECK, &holds, false), Verdict::NotApplicable);

@@ -13,7 +13,7 @@ pub(super) const CHECK: Check = Check {
                   connection with unexpected_message; one that reads on lets anybody with a ticket \
                   fill its memory before the handshake.",
     needs: Needs::EarlyData,
-    concern: Concern::Limits,
+    concern: Concern::Library,
     run,
 };
 

@@ -22,8 +22,11 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let flight = probe.build(probe.early("GET", &nonce)?);
     let mut copy = probe.copy(&flight)?;
     let reception = copy.expect_finished(probe.settings.limit)?;
+    if !reception.early_data {
+        return Err(Stop(format!("the server refused a fresh first flight: {reception}")));
+    }
     let response = copy.response(probe.settings.early_limit);
-    let no_response = reception.early_data && response.is_none();
+    let no_response = response.is_none();
     let counted = if no_response { probe.executions(&nonce)? } else { None };
     if no_response && counted.is_none() {
         let summary =

@@ -22,8 +22,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     original.exchange.close();
     let mut copies = original.copies();
     for number in 1..=COPIES {
-        let mut copy = probe.copy(&original.flight)?;
-        copies.receive(probe, &mut copy, &format!("copy {number}"));
+        copies.send(probe, &original.flight, &format!("copy {number}"));
     }
     copies.count(probe, &original.nonce)?;
     Ok(copies.verdict(1))
@@ -31,12 +30,16 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use firstflight_first_flight::test_server::{
         Behaviour, CopyPolicy, EarlyRequest, Fault, FaultyPart, Recorded,
     };
 
     use super::*;
-    use crate::checks::tests::{TestTarget, assert_proven, settings, verdict, verdict_over_quic};
+    use crate::checks::tests::{
+        RefusesAfter, TestTarget, assert_proven, settings, verdict, verdict_over_quic,
+    };
     use crate::checks::{
         refused_flight, replay_addresses, replay_concurrent, replay_connection_ids, replay_delayed,
     };
@@ -82,6 +85,18 @@ mod tests {
             assert_eq!(verdict(check, &silent, true), Verdict::Fail);
             assert_eq!(verdict(check, &silent, false), Verdict::Warn, "nothing shows it");
         }
+    }
+
+    #[test]
+    fn a_copy_that_cannot_be_sent_hides_no_execution() {
+        let server = TestTarget::new(Behaviour { witness: false, ..wrong() }, false);
+        // The survey, the ticket, the original and the first copy.
+        let target = RefusesAfter { server, left: Cell::new(4) };
+        let settings = Settings { witness: false, ..settings() };
+        let probe = Probe::survey(&target, &[], &settings).unwrap();
+        let outcome = audit::run(&CHECK, &probe);
+        assert_eq!(outcome.verdict, Verdict::Fail, "{outcome:#?}");
+        assert!(outcome.evidence.join("\n").contains("status 200 before Finished"));
     }
 
     #[test]

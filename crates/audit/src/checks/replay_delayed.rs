@@ -34,8 +34,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         let mut copies = original.copies();
         for delay in delays {
             probe.wait((original.sent + *delay).saturating_sub(probe.now()));
-            let mut copy = probe.copy(&original.flight)?;
-            copies.receive(probe, &mut copy, "copy");
+            copies.send(probe, &original.flight, "copy");
         }
         copies.count(probe, &original.nonce)?;
         outcomes.push(copies.verdict(1));

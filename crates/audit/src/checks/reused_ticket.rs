@@ -35,6 +35,9 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
             Some(Failure::Ended(Ended::TimedOut)) => return Err(Stop(line)),
             Some(_) if number == 1 => return Err(Stop(line)),
             Some(failure) => {
+                // A server may end connections for another reason, such as their number.
+                let full = probe.build(FlightPlan::full(probe.hello()));
+                probe.send(&full)?.expect_finished(probe.settings.limit)?;
                 faults.push(format!("flight {number} of a ticket ended the connection: {failure}"));
                 evidence.push(line);
                 continue;
@@ -72,7 +75,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
 
 #[cfg(test)]
 mod tests {
-    use firstflight_first_flight::test_server::{Behaviour, UsedTicket};
+    use firstflight_first_flight::test_server::{Behaviour, Fault, FaultyPart, UsedTicket};
 
     use super::*;
     use crate::checks::tests::{assert_proven, assert_proven_beside, verdict};
@@ -84,6 +87,14 @@ mod tests {
         assert_eq!(verdict(&CHECK, &wrong, false), Verdict::Fail);
         let once = Behaviour { used_tickets: UsedTicket::FullHandshake, ..Behaviour::default() };
         assert_proven_beside(&CHECK, &once, &wrong, Verdict::Fail);
+    }
+
+    #[test]
+    fn a_server_that_ends_every_connection_does_not_end_them_for_the_ticket() {
+        // The first three connections: the survey, the ticket and its first flight.
+        let fault = Some((FaultyPart::Handshake, Fault::Reset));
+        let limited = Behaviour { fault, faultless_connections: 3, ..Behaviour::default() };
+        assert_eq!(verdict(&CHECK, &limited, false), Verdict::Inconclusive);
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub(super) const CHECK: Check = Check {
                   to 15 s. A server without a window has to remember each flight for as long as its \
                   ticket is valid; few do. About 10 s are usual.",
     needs: Needs::EarlyData,
-    concern: Concern::Tickets,
+    concern: Concern::Replay,
     run,
 };
 

@@ -19,9 +19,12 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let flight = probe.build(probe.early("POST", &nonce)?);
     let mut exchange = probe.send(&flight)?;
     let reception = exchange.expect_finished(probe.settings.limit)?;
+    if !reception.early_data {
+        return Err(Stop(format!("the server refused a fresh first flight: {reception}")));
+    }
     let early = exchange.response(probe.settings.early_limit).map(|(response, _)| response);
     let is_425 = early.as_ref().is_some_and(|response| !response.executed());
-    if !reception.early_data || !is_425 {
+    if !is_425 {
         let summary = "the server does not respond 425 to a POST in early data";
         return Ok(Outcome::new(Verdict::NotApplicable, summary));
     }

@@ -37,8 +37,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         None => "POST in early data: no response before Finished".to_owned(),
     });
     for number in 1..=2 {
-        let mut copy = probe.copy(&flight)?;
-        copies.receive(probe, &mut copy, &format!("copy {number}"));
+        copies.send(probe, &flight, &format!("copy {number}"));
     }
     copies.count(probe, &nonce)?;
     let is_silent = response.is_none() && copies.responded == 0;
@@ -48,7 +47,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         copies.evidence.push("a POST that runs may get its response as late".to_owned());
         return Ok(Outcome::new(Verdict::Warn, summary).with(copies.evidence));
     }
-    let (verdict, summary) = judge(response.as_ref(), &copies);
+    let (verdict, summary) = copies.qualify(judge(response.as_ref(), &copies));
     Ok(Outcome::new(verdict, summary).with(copies.evidence))
 }
 

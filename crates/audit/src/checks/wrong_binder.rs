@@ -25,7 +25,10 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let (verdict, summary) = match (reception.was_ended()?, reception.resumed) {
         (true, _) => (Verdict::Pass, "the handshake was ended"),
         (false, true) => (Verdict::Fail, "the ticket was accepted in spite of its wrong binder"),
-        (false, false) => (Verdict::Fail, "the handshake went on without the ticket"),
+        (false, false) => {
+            expect_resumption(probe)?;
+            (Verdict::Fail, "the handshake went on without the ticket")
+        }
     };
     if verdict == Verdict::Pass {
         // A flight with the right binder must be accepted.
@@ -35,16 +38,37 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     Ok(Outcome::new(verdict, summary).with(evidence))
 }
 
+/// Fails unless tickets with a right binder are accepted each time. A node that cannot open a ticket
+/// has to go on without it, whatever its binder.
+fn expect_resumption(probe: &Probe<'_>) -> Result<(), Stop> {
+    for _ in 0..3 {
+        let flight = probe.build(FlightPlan::resume(probe.hello(), &probe.ticket()?));
+        if !probe.send(&flight)?.expect_finished(probe.settings.limit)?.resumed {
+            return Err(Stop("tickets with a right binder are not always accepted".to_owned()));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use firstflight_first_flight::test_server::Behaviour;
 
     use super::*;
-    use crate::checks::tests::assert_proven;
+    use crate::audit;
+    use crate::checks::tests::{RoundRobin, assert_proven, settings};
 
     #[test]
     fn rfc8446_4_2_11_a_wrong_binder_ends_the_handshake() {
         let wrong = Behaviour { verifies_binder: false, ..Behaviour::default() };
         assert_proven(&CHECK, &wrong, Verdict::Fail);
+    }
+
+    #[test]
+    fn rfc8446_4_2_11_a_node_without_the_tickets_key_ignores_its_binder() {
+        let target = RoundRobin::without_shared_keys();
+        let settings = settings();
+        let probe = Probe::survey(&target, &[], &settings).unwrap();
+        assert_eq!(audit::run(&CHECK, &probe).verdict, Verdict::Inconclusive);
     }
 }

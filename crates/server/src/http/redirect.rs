@@ -48,6 +48,8 @@ pub(crate) async fn serve(
         .header_read_timeout(limits.header_timeout)
         .max_header_size(limits.header_size)
         .keep_alive(false)
+        // A client that has sent its request may close its direction.
+        .half_close(true)
         .serve_connection(TokioIo::new(tcp), service);
     let serving = async {
         let mut connection = pin!(connection);

@@ -50,9 +50,19 @@ async fn serve_once(
     match open_worker_connection(master, incarnation).await {
         Ok(mut connection) => {
             let _open = OpenGuard::new(master);
+            master.set_last_error(None);
             serve(master, incarnation, &mut connection, pause).await
         }
-        Err(error) => error,
+        Err(error) => {
+            // The heartbeat's connection may work nevertheless: it logged in with an old password.
+            if let StoreError::Refused(why) = &error
+                && master.is_absent()
+            {
+                master.claim_warnings.warn(&incarnation.address, why);
+                master.set_last_error(Some(error.clone()));
+            }
+            error
+        }
     }
 }
 

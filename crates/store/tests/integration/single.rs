@@ -32,6 +32,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         a_master_that_becomes_a_replica_stops_counting,
         killed_connections_are_reopened,
         connections_log_in_and_use_changed_passwords,
+        a_worker_that_cannot_log_in_says_why,
         claims_do_not_count_if_clocks_differ,
         claims_count_only_with_the_required_replicas,
         exactly_one_of_two_racing_nodes_wins,
@@ -503,6 +504,31 @@ async fn connections_log_in_and_use_changed_passwords() {
         assert!(matches!(error, StoreError::Refused(_)), "{error}");
         assert_eq!(claim(&store, fresh()).await, unknown(Unknown::Absent));
     }
+}
+
+/// The heartbeat's connection stays open with the password that it logged in with.
+async fn a_worker_that_cannot_log_in_says_why() {
+    let (redis, store) = redis().await;
+    // The last command of a heartbeat is SET, that of an idle worker TIME or PTTL.
+    let list = redis.cli(&["client", "list"]);
+    let workers: Vec<_> = list
+        .lines()
+        .filter(|line| line.contains(" cmd=time ") || line.contains(" cmd=pttl "))
+        .filter_map(|line| line.split(' ').next()?.strip_prefix("id="))
+        .collect();
+    assert!(!workers.is_empty(), "{list}");
+    redis.cli(&["config", "set", "requirepass", "new"]);
+    for id in workers {
+        redis.cli(&["-a", "new", "--no-auth-warning", "client", "kill", "id", id]);
+    }
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        match store.get("x").await {
+            Err(StoreError::Refused(why)) => break assert!(why.contains("NOAUTH"), "{why}"),
+            other => assert!(Instant::now() < end, "{other:?}"),
+        }
+    }
+    assert_eq!(claim(&store, fresh()).await, unknown(Unknown::Absent));
 }
 
 async fn claims_do_not_count_if_clocks_differ() {
