@@ -259,6 +259,13 @@ impl Store {
         self.0.masters.unavailable_reason()
     }
 
+    /// Returns why claims do not count now, as far as it is known without one; `None` if they do. As
+    /// [`unavailable_reason`](Self::unavailable_reason), or because the store was emptied, its clock
+    /// differs, it may evict records, or refuses writes. Claims are sent nevertheless.
+    pub fn claim_problem(&self) -> Option<Unknown> {
+        self.0.masters.claim_problem()
+    }
+
     /// Returns the prefix of all keys of this cluster.
     pub fn prefix(&self) -> &str {
         self.0.settings.prefix()

@@ -446,7 +446,7 @@ impl EarlyDataGate {
     /// Why no flight can be accepted at the moment, as far as that is known in advance.
     pub(crate) fn unavailable(&self) -> Option<RefusedReason> {
         match &self.shared {
-            Some(shared) => shared.unavailable().map(store_reason),
+            Some(shared) => shared.claim_problem().map(store_reason),
             None => self.gate.is_full().then_some(RefusedReason::RegisterFull),
         }
     }

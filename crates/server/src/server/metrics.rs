@@ -88,7 +88,7 @@ fn store_reading(shared: &SharedRegister, store: &StoreStatistics) -> StoreReadi
     let reasons = StoreStatistics::REASONS.iter();
     let unknown = reasons.map(|why| (store_reason(*why), store.unknown_by(*why)));
     StoreReading {
-        unavailable: shared.unavailable().map(store_reason),
+        unavailable: shared.claim_problem().map(store_reason),
         won: store.won,
         lost: store.lost,
         unknown: unknown.collect(),

@@ -267,6 +267,16 @@ async fn an_unavailable_store_shows_in_the_metrics() {
     let unknown = metrics.sum("firstflight_store_claims_unknown_total", &[]);
     assert!(won > 0.0, "{won}");
     assert_eq!(metrics.sum("firstflight_claim_seconds", &[]), won + unknown);
+    // It starts a new recording window.
+    cluster.store.cli(&["flushall"]);
+    assert_metrics(
+        &node,
+        "store_up 0
+         store_unavailable reason=store_window 1
+         store_unavailable 1
+         early_data_open 0",
+    )
+    .await;
     cluster.store.kill();
     assert_metrics(
         &node,

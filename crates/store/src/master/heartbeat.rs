@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use firstflight_replay::{Breaker, Continuity, Epoch, EpochWrite, Heartbeat, Mark, Role, Unknown};
+use firstflight_replay::{
+    Breaker, Continuity, Epoch, EpochWrite, Heartbeat, Mark, Role, StoreObservation, Unknown,
+};
 use redis::Value;
 
 use super::batch::{epoch_of, epoch_queries};
@@ -182,6 +184,20 @@ impl HeartbeatTask<'_> {
             )));
         }
         self.publish(address, heartbeat);
+        let observed = StoreObservation {
+            run_id: heartbeat.run_id.clone(),
+            replication_id: heartbeat.replication_id.clone(),
+            slots: heartbeat.slots,
+            epoch: heartbeat.epoch.clone(),
+            epoch_age: heartbeat.epoch_age,
+            store_time: heartbeat.store_time,
+            node_time: heartbeat.node_time,
+        };
+        let counted = self.master.continuity().check_claims(&observed, now);
+        // A store that refuses the mark refuses claims too.
+        let refused = heartbeat.marked.is_none().then_some(Unknown::Refused);
+        *self.master.claim_problem.lock().unwrap_or_else(PoisonError::into_inner) =
+            counted.err().or(refused);
         let claim_problem = self.claim_problem(heartbeat);
         self.logger.heartbeat(address, claim_problem, heartbeat.store_time, heartbeat.node_time);
         Ok(())

@@ -82,6 +82,8 @@ pub(crate) struct Master {
     store_clock: Mutex<Option<(Duration, Duration)>>,
     /// Error of the last connection; `None` while connected.
     last_error: Mutex<Option<StoreError>>,
+    /// Why claims do not count, by the last heartbeat.
+    claim_problem: Mutex<Option<Unknown>>,
 }
 
 /// A master and its tasks, which end when this is dropped.
@@ -113,6 +115,7 @@ impl Master {
             claim_warnings: ClaimWarnings::default(),
             store_clock: Mutex::default(),
             last_error: Mutex::default(),
+            claim_problem: Mutex::default(),
         });
         let mut tasks = JoinSet::new();
         tasks.spawn(heartbeat::run(master.clone()));
@@ -128,6 +131,13 @@ impl Master {
             return Some(Unknown::Absent);
         }
         self.breaker().is_open().then_some(Unknown::Slow)
+    }
+
+    /// Returns why claims do not count now, as far as it is known without one. They are attempted
+    /// nevertheless, unless there is an [`unavailable_reason`](Self::unavailable_reason).
+    pub(crate) fn claim_problem(&self) -> Option<Unknown> {
+        let last = *self.claim_problem.lock().unwrap_or_else(PoisonError::into_inner);
+        self.unavailable_reason().or(last)
     }
 
     /// Whether there is no connection for commands.

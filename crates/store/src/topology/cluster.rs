@@ -106,10 +106,14 @@ impl Cluster {
         view.masters.values().filter_map(|entry| entry.handle.master.clock_offset_micros()).min()
     }
 
-    pub(super) fn unavailable_reason(&self) -> Option<Unknown> {
+    /// A reason that each master has, of which one is named.
+    pub(super) fn first_reason(
+        &self,
+        reason: impl Fn(&Master) -> Option<Unknown>,
+    ) -> Option<Unknown> {
         let view = self.view.read().unwrap_or_else(PoisonError::into_inner);
-        let mut all = view.masters.values().map(|entry| entry.handle.master.unavailable_reason());
-        // One available master is enough to try: the key is not known here.
+        let mut all = view.masters.values().map(|entry| reason(&entry.handle.master));
+        // One master without is enough to try: the key is not known here.
         all.try_fold(Some(Unknown::Absent), |_, reason| reason.map(Some)).flatten()
     }
 }

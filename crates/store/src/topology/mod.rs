@@ -70,7 +70,15 @@ impl Masters {
     pub(crate) fn unavailable_reason(&self) -> Option<Unknown> {
         match self {
             Self::One { handle, .. } => handle.master.unavailable_reason(),
-            Self::Many(cluster) => cluster.unavailable_reason(),
+            Self::Many(cluster) => cluster.first_reason(Master::unavailable_reason),
+        }
+    }
+
+    /// Returns why claims do not count now, as far as it is known without one.
+    pub(crate) fn claim_problem(&self) -> Option<Unknown> {
+        match self {
+            Self::One { handle, .. } => handle.master.claim_problem(),
+            Self::Many(cluster) => cluster.first_reason(Master::claim_problem),
         }
     }
 }

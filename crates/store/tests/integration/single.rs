@@ -33,6 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         killed_connections_are_reopened,
         connections_log_in_and_use_changed_passwords,
         a_worker_that_cannot_log_in_says_why,
+        a_store_whose_claims_do_not_count_says_why,
         claims_do_not_count_if_clocks_differ,
         claims_count_only_with_the_required_replicas,
         exactly_one_of_two_racing_nodes_wins,
@@ -504,6 +505,23 @@ async fn connections_log_in_and_use_changed_passwords() {
         assert!(matches!(error, StoreError::Refused(_)), "{error}");
         assert_eq!(claim(&store, fresh()).await, unknown(Unknown::Absent));
     }
+}
+
+async fn a_store_whose_claims_do_not_count_says_why() {
+    let (redis, store) = redis().await;
+    let until_problem = async |expected: Option<Unknown>| {
+        let end = Instant::now() + Duration::from_secs(60);
+        while store.claim_problem() != expected {
+            assert!(Instant::now() < end, "{:?} instead of {expected:?}", store.claim_problem());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    until_problem(None).await;
+    redis.cli(&["flushall"]);
+    until_problem(Some(Unknown::Window)).await;
+    until_problem(None).await;
+    redis.cli(&["config", "set", "maxmemory", "1"]);
+    until_problem(Some(Unknown::Refused)).await;
 }
 
 /// The heartbeat's connection stays open with the password that it logged in with.

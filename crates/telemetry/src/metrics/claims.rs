@@ -110,13 +110,13 @@ const REASON: LabelInfo =
 
 static UP: Description = Description::gauge(
     "firstflight_store_up",
-    "1 if flights are claimed in the store, 0 if that is not attempted now.",
+    "1 if claims of flights in the store count, 0 if not.",
     "At 0 no early data is accepted, which costs clients a round trip. See \
      `firstflight_store_unavailable`.",
 );
 static UNAVAILABLE: Description = Description::gauge(
     "firstflight_store_unavailable",
-    "1 for the reason why claims are not attempted now, else 0.",
+    "1 for the reason why claims do not count now, else 0.",
     "`store_down`, `store_timeout`: check the store and the network to it. `store_window`: it was \
      emptied, restarted or promoted; claims start again after a recording window. Others: \
      docs/operate/cluster.md.",
