@@ -301,12 +301,9 @@ fn middleboxes() {
     assert!(over_quic("drop-early-data").iter().all(|(failed, _)| *failed == 0), "only over TCP");
     assert!(over_quic("block-udp").iter().all(|(failed, tries)| failed == tries));
     assert!(over_quic("throttle-udp").iter().all(|(failed, _)| *failed == 0), "late, not lost");
-    // Handshakes that never ended.
+    // A handshake that never ended.
     let large = labels("drop-large-hello", "resumed", false, "X25519MLKEM768").1;
     assert!(large.packets_hit >= 1.0, "{large:#?}");
-    let mut blocked =
-        outcomes.iter().filter(|row| row.middlebox == "block-udp" && row.transport == "quic");
-    assert!(blocked.all(|row| row.packets_hit >= 1.0), "{outcomes:#?}");
     // A lost SYN costs the kernel's first retransmission timeout, a second.
     let lost = labels("drop-syn-data", "0-RTT", true, "X25519").1;
     // If the machine stalls there may be no figure. On a busy machine the other connections are

@@ -30,6 +30,11 @@ impl SharedRegister {
         self.store.set_passwords(config);
     }
 
+    /// Why the store is not used at the moment, if it is not.
+    pub(crate) fn unavailable(&self) -> Option<Unknown> {
+        self.store.unavailable_reason()
+    }
+
     /// Why claims in the store do not count at the moment, as far as that is known without one.
     pub(crate) fn claim_problem(&self) -> Option<Unknown> {
         self.store.claim_problem()

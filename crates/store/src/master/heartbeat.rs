@@ -196,8 +196,7 @@ impl HeartbeatTask<'_> {
         let counted = self.master.continuity().check_claims(&observed, now);
         // A store that refuses the mark refuses claims too.
         let refused = heartbeat.marked.is_none().then_some(Unknown::Refused);
-        *self.master.claim_problem.lock().unwrap_or_else(PoisonError::into_inner) =
-            counted.err().or(refused);
+        self.master.set_claim_problem(counted.err().or(refused));
         let claim_problem = self.claim_problem(heartbeat);
         self.logger.heartbeat(address, claim_problem, heartbeat.store_time, heartbeat.node_time);
         Ok(())

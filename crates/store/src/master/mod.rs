@@ -140,6 +140,10 @@ impl Master {
         self.unavailable_reason().or(last)
     }
 
+    fn set_claim_problem(&self, problem: Option<Unknown>) {
+        *self.claim_problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+    }
+
     /// Whether there is no connection for commands.
     pub(crate) fn is_absent(&self) -> bool {
         self.open_connections.load(Ordering::Relaxed) == 0
