@@ -166,7 +166,8 @@ pub fn audit_captured(
     for check in CHECKS.iter().filter(|check| is_selected(check)) {
         progress(check);
         let outcome = run(check, &probe);
-        findings.push(Finding {
+        let needs_remedy = outcome.verdict <= Verdict::Warn && !outcome.has_own_remedy;
+        let finding = Finding {
             check: check.name.to_owned(),
             title: check.title.to_owned(),
             section: check.section.to_owned(),
@@ -175,21 +176,20 @@ pub fn audit_captured(
             evidence: outcome.evidence,
             remedy: None,
             connections: take_connections(check.name)?,
-        });
+        };
+        findings.push((finding, needs_remedy.then_some(check.concern)));
     }
     let software = settings.software.unwrap_or_else(|| {
         Software::recognise(&probe.facts.response, probe.response_to_invalid().as_ref())
     });
     let _: Vec<Connection> = take_connections("recognition")?;
-    // A warning of `offers` is about the URL, and its summary says what to do.
-    let needs_remedy = |finding: &&mut Finding| {
-        finding.verdict < Verdict::Warn
-            || finding.verdict == Verdict::Warn && finding.check != "offers"
-    };
-    for finding in findings.iter_mut().filter(needs_remedy) {
-        let concern = Check::find(&finding.check).map(|check| check.concern);
-        finding.remedy = concern.map(|concern| software.remedy(concern).to_owned());
-    }
+    let mut findings: Vec<Finding> = findings
+        .into_iter()
+        .map(|(finding, concern)| {
+            let remedy = concern.map(|concern| software.remedy(concern).to_owned());
+            Finding { remedy, ..finding }
+        })
+        .collect();
     findings.sort_by_key(|finding| finding.verdict);
     let server_field = &probe.facts.response.software;
     Ok(Report {
@@ -281,6 +281,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_url_that_responds_with_an_error_needs_no_change_of_the_server() {
+        let missing = Behaviour { not_found: true, software: "nginx", ..Behaviour::default() };
+        let report = report(missing, false).unwrap();
+        let offers = report.findings.iter().find(|finding| finding.check == "offers").unwrap();
+        assert_eq!((offers.verdict, &offers.remedy), (Verdict::Warn, &None));
     }
 
     #[test]

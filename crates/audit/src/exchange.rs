@@ -158,6 +158,15 @@ impl Exchange {
         }
     }
 
+    /// As [`Self::expect_finished`], for a fresh first flight: refused early data is an error too.
+    pub(crate) fn expect_early_data(&mut self, limit: Duration) -> Result<Reception, Stop> {
+        let found = self.expect_finished(limit)?;
+        match found.early_data {
+            true => Ok(found),
+            false => Err(Stop(format!("the server refused a fresh first flight: {found}"))),
+        }
+    }
+
     /// Completes the handshake.
     pub(crate) fn complete(&mut self) {
         self.driver.connection().finish();

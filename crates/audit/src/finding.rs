@@ -54,11 +54,18 @@ pub(crate) struct Outcome {
     pub(crate) summary: String,
     /// What was sent and received, a line each.
     pub(crate) evidence: Vec<String>,
+    /// Whether the summary says what to do, so that the remedy of the check does not apply.
+    pub(crate) has_own_remedy: bool,
 }
 
 impl Outcome {
     pub(crate) fn new(verdict: Verdict, summary: impl Into<String>) -> Self {
-        Self { verdict, summary: summary.into(), evidence: Vec::new() }
+        Self { verdict, summary: summary.into(), evidence: Vec::new(), has_own_remedy: false }
+    }
+
+    /// Says that the summary says what to do.
+    pub(crate) fn with_own_remedy(self) -> Self {
+        Self { has_own_remedy: true, ..self }
     }
 
     /// The worst outcome, or the first of several, with the evidence of all.

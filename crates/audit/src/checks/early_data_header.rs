@@ -84,10 +84,7 @@ fn early_response(
     let request = probe.request_with(&nonce, fields);
     let plan = FlightPlan::resume(probe.hello(), &probe.ticket()?).early_data(&request);
     let mut exchange = probe.send(&probe.build(plan))?;
-    let reception = exchange.expect_finished(probe.settings.limit)?;
-    if !reception.early_data {
-        return Err(Stop(format!("the server refused a fresh first flight: {reception}")));
-    }
+    exchange.expect_early_data(probe.settings.limit)?;
     let response = match exchange.response(probe.settings.early_limit) {
         None if probe.executions(&nonce)?.is_some_and(|count| count > 0) => {
             exchange.complete();

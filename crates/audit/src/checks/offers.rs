@@ -89,7 +89,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
         let summary = format!(
             "the URL responds {status}: choose one that responds 2xx, or refusals count as executions"
         );
-        return Ok(Outcome::new(Verdict::Warn, summary).with(evidence));
+        return Ok(Outcome::new(Verdict::Warn, summary).with_own_remedy().with(evidence));
     }
     let summary = format!("resumption with tickets of {lifetime} s, {early}");
     Ok(Outcome::new(Verdict::Pass, summary).with(evidence))

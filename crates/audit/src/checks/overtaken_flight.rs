@@ -21,10 +21,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let nonce = nonce();
     let flight = probe.build(probe.early("GET", &nonce)?);
     let mut copy = probe.copy(&flight)?;
-    let reception = copy.expect_finished(probe.settings.limit)?;
-    if !reception.early_data {
-        return Err(Stop(format!("the server refused a fresh first flight: {reception}")));
-    }
+    let reception = copy.expect_early_data(probe.settings.limit)?;
     let response = copy.response(probe.settings.early_limit);
     let no_response = response.is_none();
     let counted = if no_response { probe.executions(&nonce)? } else { None };

@@ -35,10 +35,7 @@ pub(super) fn original(probe: &Probe<'_>, method: &str) -> Result<Original, Stop
     let flight = probe.build(probe.early(method, &nonce)?);
     let mut exchange = probe.send(&flight)?;
     let sent = exchange.driver.started();
-    let reception = exchange.expect_finished(probe.settings.limit)?;
-    if !reception.early_data {
-        return Err(Stop(format!("the server refused a fresh first flight: {reception}")));
-    }
+    let reception = exchange.expect_early_data(probe.settings.limit)?;
     exchange.complete();
     let response = exchange.response(probe.settings.limit);
     let status = match &response {

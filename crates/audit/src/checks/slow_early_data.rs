@@ -34,10 +34,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let ticket = probe.ticket()?;
     let plan = FlightPlan::resume(probe.hello(), &ticket).early_data(start);
     let mut exchange = probe.send(&probe.build(plan))?;
-    let reception = exchange.expect_finished(probe.settings.limit)?;
-    if !reception.early_data {
-        return Err(Stop(format!("the server refused a fresh first flight: {reception}")));
-    }
+    exchange.expect_early_data(probe.settings.limit)?;
     let (started, limit) = (probe.now(), probe.settings.unfinished_limit);
     let mut remaining = ticket.max_early_data.unwrap_or(0) as usize;
     remaining = remaining.saturating_sub(start.len());

@@ -18,10 +18,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let nonce = nonce();
     let flight = probe.build(probe.early("POST", &nonce)?);
     let mut exchange = probe.send(&flight)?;
-    let reception = exchange.expect_finished(probe.settings.limit)?;
-    if !reception.early_data {
-        return Err(Stop(format!("the server refused a fresh first flight: {reception}")));
-    }
+    exchange.expect_early_data(probe.settings.limit)?;
     let early = exchange.response(probe.settings.early_limit).map(|(response, _)| response);
     let is_425 = early.as_ref().is_some_and(|response| !response.executed());
     if !is_425 {

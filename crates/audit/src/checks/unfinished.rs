@@ -23,10 +23,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     }
     let flight = probe.build(probe.early("GET", &nonce())?);
     let mut exchange = probe.send(&flight)?;
-    let reception = exchange.expect_finished(probe.settings.limit)?;
-    if !reception.early_data {
-        return Err(Stop(format!("the server refused a fresh first flight: {reception}")));
-    }
+    let reception = exchange.expect_early_data(probe.settings.limit)?;
     let (start, limit) = (probe.now(), probe.settings.unfinished_limit);
     let ended = exchange.driver.wait_for(limit, |_| false);
     let after = (probe.now() - start).as_secs();

@@ -26,10 +26,7 @@ fn run(probe: &Probe<'_>) -> Result<Outcome, Stop> {
     let nonce = nonce();
     let flight = probe.build(probe.early("POST", &nonce)?);
     let mut exchange = probe.send(&flight)?;
-    let reception = exchange.expect_finished(probe.settings.limit)?;
-    if !reception.early_data {
-        return Err(Stop(format!("the server refused a fresh first flight: {reception}")));
-    }
+    exchange.expect_early_data(probe.settings.limit)?;
     let response = exchange.response(probe.settings.early_limit).map(|(response, _)| response);
     let mut copies = Copies { evidence: vec![query], ..Copies::default() };
     copies.evidence.push(match &response {

@@ -186,7 +186,7 @@ async fn rfc9773_4_2_the_suggested_window_is_requested() {
 }
 
 #[tokio::test]
-async fn rfc9773_4_3_2_a_time_beyond_all_clocks_becomes_the_longest_interval() {
+async fn rfc9773_4_3_2_a_time_beyond_all_clocks_becomes_the_maximum_interval() {
     let stub = StubAuthority::start(|path| {
         let window = r#"{"suggestedWindow":
             {"start": "2027-01-15T08:00:00Z", "end": "2027-01-15T10:00:00Z"}}"#;

@@ -417,7 +417,7 @@ async fn a_transfer_does_not_time_out_while_only_a_ticket_is_waited_for() {
     get(&dir.client(|_| {}), &server).await;
     server.change_behaviour(|behaviour| behaviour.issues_tickets = false);
     let limited = |config: &mut ClientConfig| config.max_time = Some(Duration::from_millis(900));
-    // The first visit brought two tickets.
+    // The first connection received two tickets.
     for _ in 0..2 {
         let (report, body) = get(&dir.client(limited), &server).await;
         // On a machine that stalls, the transfer itself may take too long.

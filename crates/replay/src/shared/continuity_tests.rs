@@ -42,22 +42,10 @@ fn healthy(at: u64) -> Heartbeat {
     }
 }
 
-fn observation(heartbeat: &Heartbeat) -> StoreObservation {
-    StoreObservation {
-        run_id: heartbeat.run_id.clone(),
-        replication_id: heartbeat.replication_id.clone(),
-        slots: heartbeat.slots,
-        epoch: heartbeat.epoch.clone(),
-        epoch_age: heartbeat.epoch_age,
-        store_time: heartbeat.store_time,
-        node_time: heartbeat.node_time,
-    }
-}
-
 fn healthy_continuity(at: u64) -> Continuity {
     let mut continuity = Continuity::new(settings());
     assert_eq!(continuity.heartbeat(&healthy(at), s(at)), HeartbeatActions::default());
-    assert_eq!(continuity.check_claims(&observation(&healthy(at)), s(at)), Ok(()));
+    assert_eq!(continuity.check_claims(&healthy(at).observation(), s(at)), Ok(()));
     continuity
 }
 
@@ -79,7 +67,7 @@ fn apply_write(actions: &HeartbeatActions, next: &mut Heartbeat) {
 #[test]
 fn claims_count_only_for_a_second_after_a_heartbeat() {
     let mut continuity = Continuity::new(settings());
-    let batch = observation(&healthy(1000));
+    let batch = healthy(1000).observation();
     assert_eq!(continuity.check_claims(&batch, s(1000)), Err(Unknown::Absent));
     continuity.heartbeat(&healthy(1000), s(1000));
     assert_eq!(continuity.check_claims(&batch, s(1001)), Ok(()));
@@ -101,14 +89,14 @@ fn rfc8446_8_2_a_missing_or_mismatched_epoch_is_replaced_and_a_window_starts() {
         let actions = continuity.heartbeat(&seen, s(1000));
         let write = EpochWrite { epoch: epoch_of("p", "r"), lifetime: Epoch::LIFETIME };
         assert_eq!(actions, HeartbeatActions { write: Some(write), dropped: None });
-        assert_eq!(continuity.check_claims(&observation(&seen), s(1000)), Err(Unknown::Window));
+        assert_eq!(continuity.check_claims(&seen.observation(), s(1000)), Err(Unknown::Window));
 
         let young = Heartbeat { epoch_age: s(51), ..healthy(1051) };
         assert_eq!(continuity.heartbeat(&young, s(1051)), HeartbeatActions::default());
-        assert_eq!(continuity.check_claims(&observation(&young), s(1051)), Err(Unknown::Window));
+        assert_eq!(continuity.check_claims(&young.observation(), s(1051)), Err(Unknown::Window));
         let old = Heartbeat { epoch_age: s(52), ..healthy(1052) };
         continuity.heartbeat(&old, s(1052));
-        assert_eq!(continuity.check_claims(&observation(&old), s(1052)), Ok(()));
+        assert_eq!(continuity.check_claims(&old.observation(), s(1052)), Ok(()));
     }
 }
 
@@ -124,12 +112,12 @@ fn a_master_with_more_slots_needs_a_new_epoch() {
     for mut continuity in [healthy_continuity(999), Continuity::new(settings())] {
         let actions = continuity.heartbeat(&with(few, more), s(1000));
         assert_eq!(actions.write.map(|write| write.epoch.slots), Some(more));
-        let batch = observation(&with(few, more));
+        let batch = with(few, more).observation();
         assert_eq!(continuity.check_claims(&batch, s(1000)), Err(Unknown::Window));
         assert_eq!(continuity.check_record(&batch, s(1000)), Ok(()));
         let next = Heartbeat { mark: Some(1000), ..with(more, more) };
         assert_eq!(continuity.heartbeat(&next, s(1000)), HeartbeatActions::default());
-        assert_eq!(continuity.check_claims(&observation(&next), s(1000)), Ok(()));
+        assert_eq!(continuity.check_claims(&next.observation(), s(1000)), Ok(()));
     }
     // A node whose map no majority confirms does not replace the epoch.
     let unconfirmed = Heartbeat { confirmation: Confirmation::Majority(None), ..with(more, few) };
@@ -149,7 +137,7 @@ fn rfc8446_8_2_a_store_reset_to_a_snapshot_starts_a_window() {
             Some(Epoch::LIFETIME),
             "{mark:?}"
         );
-        assert_eq!(continuity.check_claims(&observation(&reverted), s(1060)), Err(Unknown::Window));
+        assert_eq!(continuity.check_claims(&reverted.observation(), s(1060)), Err(Unknown::Window));
         let mut next = healthy(1061);
         apply_write(&actions, &mut next);
         next.mark = Some(1060);
@@ -159,7 +147,7 @@ fn rfc8446_8_2_a_store_reset_to_a_snapshot_starts_a_window() {
             let mut late = marked_continuity(1000);
             let seen = Heartbeat { mark, epoch_age: s(age), ..healthy(1060) };
             assert_eq!(late.heartbeat(&seen, s(1060)).write.is_none(), counts, "{age}");
-            assert_eq!(late.check_claims(&observation(&seen), s(1060)).is_ok(), counts, "{age}");
+            assert_eq!(late.check_claims(&seen.observation(), s(1060)).is_ok(), counts, "{age}");
         }
     }
 }
@@ -209,7 +197,7 @@ fn a_changed_process_history_role_or_offset_drops_the_connection() {
         let actions = continuity.heartbeat(&seen, s(1001));
         assert_eq!(actions.dropped, Some(reason));
         assert_eq!(actions.write.is_some(), reason != DropReason::Role, "{reason:?}");
-        assert_eq!(continuity.check_claims(&observation(&seen), s(1001)), Err(Unknown::Absent));
+        assert_eq!(continuity.check_claims(&seen.observation(), s(1001)), Err(Unknown::Absent));
     }
 }
 
@@ -222,7 +210,7 @@ fn an_offset_that_went_back_needs_a_younger_epoch_also_after_reconnecting() {
     let again = continuity.heartbeat(&healthy(1002), s(1002));
     assert_eq!((again.dropped, &again.write), (None, &actions.write));
     assert_eq!(
-        continuity.check_claims(&observation(&healthy(1002)), s(1002)),
+        continuity.check_claims(&healthy(1002).observation(), s(1002)),
         Err(Unknown::Window)
     );
     let mut next = healthy(1003);
@@ -236,7 +224,7 @@ fn a_batch_from_another_process_than_the_heartbeats_does_not_count() {
     let other = StoreObservation {
         run_id: "q".into(),
         epoch: Some(epoch_of("q", "r")),
-        ..observation(&healthy(1000))
+        ..healthy(1000).observation()
     };
     assert_eq!(check_observation(&settings(), &other), Ok(()), "by itself");
     assert_eq!(continuity.check_claims(&other, s(1000)), Err(Unknown::Window));
@@ -256,7 +244,7 @@ fn a_record_counts_before_claims_do() {
     ] {
         let mut continuity = Continuity::new(settings());
         continuity.heartbeat(&seen, s(1000));
-        let batch = observation(&seen);
+        let batch = seen.observation();
         assert_eq!(continuity.check_claims(&batch, s(1000)).is_ok(), seen == healthy(1000));
         assert_eq!(continuity.check_record(&batch, s(1000)), Ok(()));
         // A slow store's heartbeats come every two seconds.
@@ -270,7 +258,7 @@ fn a_record_counts_before_claims_do() {
 #[test]
 fn a_record_counts_only_in_the_confirmed_master_of_the_heartbeats() {
     let continuity = healthy_continuity(1000);
-    let batch = observation(&healthy(1000));
+    let batch = healthy(1000).observation();
     let other_process = StoreObservation { run_id: "q".into(), ..batch.clone() };
     let other_history = StoreObservation { replication_id: "q".into(), ..batch.clone() };
     assert_eq!(continuity.check_record(&other_process, s(1000)), Err(Unknown::Absent));
@@ -298,7 +286,7 @@ fn a_store_that_may_evict_does_not_count_until_a_window_after() {
     let mut next = evicting(1002);
     apply_write(&actions, &mut next);
     assert_eq!(
-        continuity.check_claims(&observation(&evicting(1001)), s(1001)),
+        continuity.check_claims(&evicting(1001).observation(), s(1001)),
         Err(Unknown::Evicting)
     );
     assert_eq!(continuity.heartbeat(&next, s(1002)), HeartbeatActions::default(), "void already");
@@ -307,12 +295,12 @@ fn a_store_that_may_evict_does_not_count_until_a_window_after() {
     let mut new_node = Continuity::new(settings());
     let actions = new_node.heartbeat(&void, s(1));
     assert_eq!(actions.write.map(|write| write.epoch), Some(epoch_of("p", "r")));
-    assert_eq!(new_node.check_claims(&observation(&void), s(1)), Err(Unknown::Window));
+    assert_eq!(new_node.check_claims(&void.observation(), s(1)), Err(Unknown::Window));
     // A node that saw the evictions does not accept an epoch from before them.
     continuity.heartbeat(&evicting(1500), s(1500));
     let before = Heartbeat { epoch_age: s(400), ..healthy(1501) };
     assert!(continuity.heartbeat(&before, s(1501)).write.is_some());
-    assert_eq!(continuity.check_claims(&observation(&before), s(1501)), Err(Unknown::Window));
+    assert_eq!(continuity.check_claims(&before.observation(), s(1501)), Err(Unknown::Window));
 }
 
 #[test]
@@ -330,7 +318,7 @@ fn a_growing_evicted_keys_counter_is_a_gap() {
     let mut continuity = healthy_continuity(1000);
     let seen = Heartbeat { evicted_keys: 1, ..healthy(1001) };
     assert!(continuity.heartbeat(&seen, s(1001)).write.is_some());
-    assert_eq!(continuity.check_claims(&observation(&seen), s(1001)), Err(Unknown::Window));
+    assert_eq!(continuity.check_claims(&seen.observation(), s(1001)), Err(Unknown::Window));
 }
 
 #[test]
@@ -360,10 +348,10 @@ fn rfc8446_8_2_setting_the_stores_clock_back_starts_a_window_longer_by_the_step(
     let mut continuity = healthy_continuity(1000);
     let mut back = Heartbeat { replication_offset: 1001, epoch_age: s(40), ..healthy(940) };
     // A batch before the next heartbeat.
-    assert_eq!(continuity.check_claims(&observation(&back), s(1000)), Err(Unknown::Clock));
+    assert_eq!(continuity.check_claims(&back.observation(), s(1000)), Err(Unknown::Clock));
     let actions = continuity.heartbeat(&back, s(1001));
     assert_eq!(actions.write.as_ref().map(|write| write.lifetime), Some(Epoch::LIFETIME + s(60)));
-    assert_eq!(continuity.check_claims(&observation(&back), s(1001)), Err(Unknown::Window));
+    assert_eq!(continuity.check_claims(&back.observation(), s(1001)), Err(Unknown::Window));
     // The epoch's lifetime is extended until the clock has caught up.
     back.store_time = s(999);
     back.node_time = s(999);
@@ -380,7 +368,7 @@ fn a_stores_clock_that_was_far_ahead_of_the_nodes_costs_one_window() {
     let mut continuity = healthy_continuity(1000);
     let ahead = Heartbeat { node_time: s(1001), ..healthy(1_000_000) };
     assert_eq!(continuity.heartbeat(&ahead, s(1001)).write, None, "the epoch is there");
-    assert_eq!(continuity.check_claims(&observation(&ahead), s(1001)), Err(Unknown::Clock));
+    assert_eq!(continuity.check_claims(&ahead.observation(), s(1001)), Err(Unknown::Clock));
     let back = Heartbeat { replication_offset: 2_000_000, ..healthy(1002) };
     let actions = continuity.heartbeat(&back, s(1002));
     assert_eq!(actions.write.map(|write| write.lifetime), Some(Epoch::LIFETIME));
@@ -443,7 +431,7 @@ proptest! {
                 ..healthy(store)
             };
             let actions = continuity.heartbeat(&seen, now);
-            let counts = continuity.check_claims(&observation(&seen), now).is_ok();
+            let counts = continuity.check_claims(&seen.observation(), now).is_ok();
             let has_valid_epoch = epoch && run_id == "p" && role == 1 && age >= 52;
             let may_count = has_valid_epoch && store.abs_diff(node) <= 6;
             prop_assert!(!counts || may_count);

@@ -49,6 +49,19 @@ impl Heartbeat {
     /// disconnected for longer has seen no claim that still matters.
     pub const MARK_LIFETIME: Duration = Duration::from_secs(3600);
 
+    /// What a batch of claims would have read.
+    pub fn observation(&self) -> StoreObservation {
+        StoreObservation {
+            run_id: self.run_id.clone(),
+            replication_id: self.replication_id.clone(),
+            slots: self.slots,
+            epoch: self.epoch.clone(),
+            epoch_age: self.epoch_age,
+            store_time: self.store_time,
+            node_time: self.node_time,
+        }
+    }
+
     /// Whether the process may evict records.
     pub fn may_evict(&self) -> bool {
         self.maxmemory > 0 && self.maxmemory_policy != "noeviction"

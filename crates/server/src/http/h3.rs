@@ -39,8 +39,8 @@ use crate::context::{BodyError, ShutdownStage, next_stage};
 use crate::http::connection::Connection;
 use crate::http::date;
 use crate::http::h3_streams::{
-    ConnectionWatch, H3BidiStream, H3Connection, H3RecvStream, H3SendStream, StreamEnd,
-    StreamState, StreamWatch, varint,
+    CancelledRequests, ConnectionWatch, H3BidiStream, H3Connection, H3RecvStream, H3SendStream,
+    StreamEnd, StreamState, StreamWatch, varint,
 };
 use crate::http::interim::InterimResponses;
 use crate::http::request::{self, StartedRequest};
@@ -100,28 +100,6 @@ struct Session {
     cancelled: CancelledRequests,
     /// Ends at [`Session::deadline`] or earlier.
     timer: Pin<Box<Sleep>>,
-}
-
-/// Requests that the client cancelled before it had the response.
-#[derive(Clone, Copy, Default)]
-struct CancelledRequests {
-    all: u64,
-    /// Those whose head was not read.
-    headless: u64,
-}
-
-impl CancelledRequests {
-    fn count(&mut self, ended: StreamEnd) {
-        self.all += u64::from(matches!(ended, StreamEnd::Abandoned | StreamEnd::Headless));
-        self.headless += u64::from(ended == StreamEnd::Headless);
-    }
-
-    /// Whether a client creates load with requests that it cancels (like CVE-2023-44487 for
-    /// HTTP/2), of which `received` had a head.
-    fn is_abused(self, received: u64) -> bool {
-        self.headless > MAX_HEADLESS_STREAMS
-            || self.all > MAX_CANCELLED_REQUESTS && self.all * 2 > received
-    }
 }
 
 impl Session {
@@ -277,13 +255,6 @@ fn close(quic: &QuicConnection, code: Code) {
 
 /// How long a client has to read the last bytes of an idle or stopped connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// The number of cancelled requests that is always tolerated.
-const MAX_CANCELLED_REQUESTS: u64 = 100;
-
-/// The number of streams that may end before their head is read. The library remembers each of them
-/// as long as the connection lives.
-const MAX_HEADLESS_STREAMS: u64 = 1000;
 
 /// Responds to a request and waits until its client has the response. A request that is dropped
 /// before resets its stream.
@@ -693,31 +664,5 @@ mod tests {
         for bad in [&["0", "5"][..], &["+5"], &["5, 5"], &[""], &["18446744073709551616"]] {
             assert_eq!(parsed(bad), Err(InvalidContentLength), "{bad:?}");
         }
-    }
-
-    fn cancelled(ends: &[(StreamEnd, u64)]) -> CancelledRequests {
-        let mut cancelled = CancelledRequests::default();
-        for &(end, count) in ends {
-            (0..count).for_each(|_| cancelled.count(end));
-        }
-        cancelled
-    }
-
-    #[test]
-    fn cancelling_most_requests_is_abuse() {
-        let abandoned = |count| cancelled(&[(StreamEnd::Abandoned, count)]);
-        assert!(!abandoned(100).is_abused(100));
-        assert!(abandoned(101).is_abused(201));
-        assert!(!abandoned(101).is_abused(202));
-        assert!(cancelled(&[(StreamEnd::Abandoned, 51), (StreamEnd::Headless, 50)]).is_abused(0));
-        assert!(!cancelled(&[(StreamEnd::Delivered, 101)]).is_abused(101));
-    }
-
-    /// The library remembers such streams as long as the connection lives.
-    #[test]
-    fn streams_without_a_head_are_limited_among_any_number_of_requests() {
-        let headless = |count| cancelled(&[(StreamEnd::Headless, count)]);
-        assert!(!headless(1000).is_abused(1_000_000));
-        assert!(headless(1001).is_abused(1_000_000));
     }
 }

@@ -68,6 +68,28 @@ pub(crate) enum StreamEnd {
     Headless,
 }
 
+/// Requests that the client cancelled before it had the response.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct CancelledRequests {
+    all: u64,
+    /// Those whose head was not read.
+    headless: u64,
+}
+
+impl CancelledRequests {
+    pub(crate) fn count(&mut self, ended: StreamEnd) {
+        self.all += u64::from(matches!(ended, StreamEnd::Abandoned | StreamEnd::Headless));
+        self.headless += u64::from(ended == StreamEnd::Headless);
+    }
+
+    /// Whether a client creates load with requests that it cancels (like CVE-2023-44487 for
+    /// HTTP/2), of which `received` had a head.
+    pub(crate) fn is_abused(self, received: u64) -> bool {
+        self.headless > MAX_HEADLESS_STREAMS
+            || self.all > MAX_CANCELLED_REQUESTS && self.all * 2 > received
+    }
+}
+
 impl Future for StreamEnded {
     type Output = StreamEnd;
 
@@ -602,3 +624,41 @@ const MAX_COPY_BYTES: usize = 16 * 1024;
 
 /// Bytes to read from a stream at once.
 const MAX_READ_BYTES: usize = 64 * 1024;
+
+/// The number of cancelled requests that is always tolerated.
+const MAX_CANCELLED_REQUESTS: u64 = 100;
+
+/// The number of streams that may end before their head is read. The library remembers each of them
+/// as long as the connection lives.
+const MAX_HEADLESS_STREAMS: u64 = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cancelled(ends: &[(StreamEnd, u64)]) -> CancelledRequests {
+        let mut cancelled = CancelledRequests::default();
+        for &(end, count) in ends {
+            (0..count).for_each(|_| cancelled.count(end));
+        }
+        cancelled
+    }
+
+    #[test]
+    fn cancelling_most_requests_is_abuse() {
+        let abandoned = |count| cancelled(&[(StreamEnd::Abandoned, count)]);
+        assert!(!abandoned(100).is_abused(100));
+        assert!(abandoned(101).is_abused(201));
+        assert!(!abandoned(101).is_abused(202));
+        assert!(cancelled(&[(StreamEnd::Abandoned, 51), (StreamEnd::Headless, 50)]).is_abused(0));
+        assert!(!cancelled(&[(StreamEnd::Delivered, 101)]).is_abused(101));
+    }
+
+    /// The library remembers such streams as long as the connection lives.
+    #[test]
+    fn streams_without_a_head_are_limited_among_any_number_of_requests() {
+        let headless = |count| cancelled(&[(StreamEnd::Headless, count)]);
+        assert!(!headless(1000).is_abused(1_000_000));
+        assert!(headless(1001).is_abused(1_000_000));
+    }
+}

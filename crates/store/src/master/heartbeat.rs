@@ -4,9 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use firstflight_replay::{
-    Breaker, Continuity, Epoch, EpochWrite, Heartbeat, Mark, Role, StoreObservation, Unknown,
-};
+use firstflight_replay::{Breaker, Continuity, Epoch, EpochWrite, Heartbeat, Mark, Role, Unknown};
 use redis::Value;
 
 use super::batch::{epoch_of, epoch_queries};
@@ -184,16 +182,7 @@ impl HeartbeatTask<'_> {
             )));
         }
         self.publish(address, heartbeat);
-        let observed = StoreObservation {
-            run_id: heartbeat.run_id.clone(),
-            replication_id: heartbeat.replication_id.clone(),
-            slots: heartbeat.slots,
-            epoch: heartbeat.epoch.clone(),
-            epoch_age: heartbeat.epoch_age,
-            store_time: heartbeat.store_time,
-            node_time: heartbeat.node_time,
-        };
-        let counted = self.master.continuity().check_claims(&observed, now);
+        let counted = self.master.continuity().check_claims(&heartbeat.observation(), now);
         // A store that refuses the mark refuses claims too.
         let refused = heartbeat.marked.is_none().then_some(Unknown::Refused);
         self.master.set_claim_problem(counted.err().or(refused));

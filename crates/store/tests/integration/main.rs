@@ -9,6 +9,7 @@ macro_rules! trials {
 }
 
 mod cluster;
+mod connections;
 mod ring;
 mod sentinel;
 mod single;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
     arguments.test_threads.get_or_insert(DEFAULT_TEST_THREADS);
     let modules = [
         single::trials(),
+        connections::trials(),
         sentinel::trials(),
         cluster::trials(),
         untrusted::trials(),

@@ -10,7 +10,7 @@ use super::{
 /// Counters of the store.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StoreReading {
-    /// Why claims are not attempted now; `None` if they are.
+    /// Why claims do not count now; `None` if they do.
     pub unavailable: Option<RefusedReason>,
     /// Claims won.
     pub won: u64,

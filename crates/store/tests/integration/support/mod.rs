@@ -17,7 +17,7 @@ pub(crate) fn short_config(confirmation: Duration) -> SharedConfig {
     }
 }
 
-/// The longest budget, which a busy machine keeps, and short windows.
+/// The maximum budget, which a busy machine keeps, and short windows.
 pub(crate) fn config(topology: Topology) -> StoreConfig {
     let single = matches!(topology, Topology::Single(_));
     let confirmation = if single { Duration::ZERO } else { Duration::from_secs(2) };
