@@ -189,7 +189,7 @@ fn markdown(cells: &[Cell], quic: bool) -> String {
 }
 
 /// The data that the documents show.
-const DATA: &str = "results/2026-11-27-vm/audit-peers.json";
+const DATA: &str = "results/2026-11-29-vm/audit-peers.json";
 
 /// Asserts that the tables in the documents are those of the data.
 pub(crate) fn assert_documented() -> Result<(), String> {
