@@ -27,7 +27,7 @@ pub(crate) struct EarlyDataSection {
     /// By default held: browsers show a 425 to their users.
     pub(crate) when_not_allowed: WhenNotAllowed,
     /// Maximum ticket-age skew: how far the ticket age that a client states may be off. More than
-    /// 0s, up to 60s.
+    /// 0s, up to 60s. Punctured ticket keys do not use it.
     ///
     /// By default as RFC 8446 section 8.3 suggests.
     #[serde(with = "DurationText")]

@@ -127,7 +127,6 @@ async fn accept(
             }
             tls::AcceptState::TicketUsed => {
                 let facts = pending.tls().facts();
-                // A copy of a flight never completes its handshake, so it is counted here.
                 let offer = UsedTicket { shared: &handshakes.shared, origin, facts };
                 is_copy = offer.count_copy();
                 used = (!is_copy).then_some(offer);
@@ -142,6 +141,9 @@ async fn accept(
                 match claimed {
                     Ok(flight) => break (Some(flight), facts),
                     Err(why) => {
+                        if why.reason() == RefusedReason::RefusedBefore {
+                            count_copy(shared, origin, &facts, RefusedReason::RefusedBefore);
+                        }
                         pending.refused = Some(why);
                         pending.tls().refuse_early_data()?;
                     }
@@ -196,6 +198,21 @@ impl Drop for PendingHandshake<'_> {
     }
 }
 
+/// Counts a copy of a flight at once, because it never completes its handshake, and each connection
+/// once.
+fn count_copy(
+    shared: &ServerContext,
+    origin: &AcceptedConnection,
+    facts: &Handshake,
+    reason: RefusedReason,
+) {
+    let metrics = &origin.metrics;
+    if !metrics.is_offer_counted() {
+        shared.observers.note_replay(facts, origin.client.ip(), metrics.transport());
+        metrics.note_early_data(facts, None, Some(reason));
+    }
+}
+
 /// An offer of early data on a ticket that was used before. It is counted if it is a copy, which is
 /// checked again when it is dropped: a copy that arrives just after its original finds the ticket
 /// used before the flight is recorded.
@@ -209,10 +226,8 @@ impl UsedTicket<'_> {
     /// Counts the offer if it is a copy. Returns whether it is.
     fn count_copy(&self) -> bool {
         let is_copy = self.shared.gate.is_copy(&self.facts);
-        let (client, metrics) = (self.origin.client.ip(), &self.origin.metrics);
-        if is_copy && !metrics.is_offer_counted() {
-            self.shared.observers.note_replay(&self.facts, client, metrics.transport());
-            metrics.note_early_data(&self.facts, None, Some(RefusedReason::Replayed));
+        if is_copy {
+            count_copy(self.shared, self.origin, &self.facts, RefusedReason::Replayed);
         }
         is_copy
     }

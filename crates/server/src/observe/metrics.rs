@@ -74,10 +74,14 @@ impl ConnectionMetrics {
         flight: Option<&Flight>,
         refused: Option<RefusedReason>,
     ) {
+        let is_offer = facts.offered_flight.is_some();
+        if is_offer && self.offer_counted.swap(true, Ordering::Relaxed) {
+            return;
+        }
         if facts.resumed && facts.version == Some(Version::Tls13) {
             self.metrics.tickets.age_skew.observe((), f64::from(facts.ticket_age_skew));
         }
-        if facts.offered_flight.is_none() || self.offer_counted.swap(true, Ordering::Relaxed) {
+        if !is_offer {
             return;
         }
         let counts = &self.metrics.early_data;

@@ -450,7 +450,7 @@ impl Body for RecordedBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
-        // The library polls when the client has room for more.
+        // The library has taken the part before.
         this.set_unsent(false);
         let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
         this.set_unsent(matches!(frame, Some(Ok(_))));

@@ -137,6 +137,32 @@ async fn a_replay_counts_as_lost_claim_refusal_and_hold_that_ends_with_its_conne
     server.stop().await;
 }
 
+/// Their handshakes never complete.
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_of_a_flight_that_was_refused_are_counted() {
+    let upstream = start_upstream();
+    let server = RunningServer::proxy(&upstream, process_keys).await;
+    let session = server.session("http/1.1").await;
+    let client = Client::prepare("http/1.1", Some(&session), &get("/once"));
+    let flight = client.flight.clone();
+    server.reload(|config| config.early_data.enabled = false).await.unwrap();
+    assert!(client.run(server.address).await.starts_with("HTTP/1.1 200"));
+    server.reload(|_| {}).await.unwrap();
+    for _ in 0..3 {
+        drop(replay(server.address, &flight).await);
+    }
+    assert_metrics(
+        &server,
+        "early_data_offered_total 4
+         early_data_refused_total reason=disabled 1
+         early_data_refused_total reason=refused_before 3",
+    )
+    .await;
+    assert_eq!(server.handle.replays().iter().map(|replay| replay.copies).sum::<u64>(), 3);
+    server.stop().await;
+    assert_eq!(upstream.recorded("/once").len(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_overtaken_original_gets_425_from_the_server() {
     let upstream = start_upstream();
