@@ -122,7 +122,7 @@ fn records() -> Vec<Record> {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
     let mut records = vec![crate::synthetic::record(7)];
     for file in
-        ["crates/report/tests/data/schema-2.json.gz", "results/2026-11-28-vm/quic-page.json.gz"]
+        ["crates/report/tests/data/schema-2.json.gz", "results/2026-11-29-vm/quic-page.json.gz"]
     {
         records.push(read(format!("{root}{file}").as_ref()).unwrap());
     }
