@@ -75,7 +75,7 @@ pub struct StoreConfig {
     pub sentinel_password_file: Option<PathBuf>,
     /// The number of the database (not in a cluster).
     pub database: u32,
-    /// Timeout of a claim. Default 3 ms.
+    /// Timeout of a claim. Default 25 ms: on a busy processor the reply waits too.
     pub budget: Duration,
     /// Connections to each master. Default 2.
     pub connections: usize,
@@ -107,7 +107,7 @@ impl StoreConfig {
             sentinel_password: None,
             sentinel_password_file: None,
             database: 0,
-            budget: Duration::from_millis(3),
+            budget: Duration::from_millis(25),
             connections: 2,
             replicas: 0,
             prefix: "firstflight".to_owned(),

@@ -48,8 +48,8 @@ pub(crate) struct StoreSection {
     pub(crate) database: u32,
     /// How long a flight may wait for its claim, at most 1s, before its early data is refused.
     ///
-    /// By default several round trips within a data centre, and less than a refusal costs most
-    /// clients: one round trip.
+    /// By default what a busy processor adds to a round trip within a data centre, and less than a
+    /// refusal costs most clients: one round trip.
     #[serde(with = "DurationText")]
     pub(crate) budget: Duration,
     /// Connections to each master, 1 to 64.

@@ -30,7 +30,7 @@ fn the_store_section_is_read() {
     assert!(parse("").unwrap().store.is_none());
     let plain = store("[store]\nurl = \"redis://127.0.0.1\"");
     assert_eq!(plain.topology, Topology::Single(Address::Tcp("127.0.0.1".into(), 6379)));
-    assert_eq!((plain.budget, plain.connections), (Duration::from_millis(3), 2));
+    assert_eq!((plain.budget, plain.connections), (Duration::from_millis(25), 2));
     assert!(plain.shared.confirmation.is_zero(), "no replica, no failover");
     let full = store(
         "[early_data]\nfreshness = \"4s\"\n[store]\nmode = \"sentinel\"\n\
