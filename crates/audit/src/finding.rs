@@ -63,7 +63,7 @@ impl Outcome {
         Self { verdict, summary: summary.into(), evidence: Vec::new(), has_own_remedy: false }
     }
 
-    /// Says that the summary says what to do.
+    /// Marks a summary that says what to do.
     pub(crate) fn with_own_remedy(self) -> Self {
         Self { has_own_remedy: true, ..self }
     }

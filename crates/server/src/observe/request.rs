@@ -450,7 +450,7 @@ impl Body for RecordedBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
-        // The library has taken the part before.
+        // The library has taken the previous part.
         this.set_unsent(false);
         let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
         this.set_unsent(matches!(frame, Some(Ok(_))));

@@ -87,11 +87,16 @@ async fn slow_handshakes_heads_and_idle_connections_are_closed() {
     server.stop().await;
 }
 
+/// Makes the first listener redirect to a second one.
+fn redirect(config: &mut ServerConfig) {
+    config.listeners.push(config.listeners[0].clone());
+    config.listeners[0].protocol = ListenerProtocol::Redirect;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redirecting_connection_closes_after_one_request_or_a_timeout() {
     let server = RunningServer::files(|config| {
-        config.listeners.push(config.listeners[0].clone());
-        config.listeners[0].protocol = ListenerProtocol::Redirect;
+        redirect(config);
         config.limits.header_timeout = LENIENT_TIMEOUT;
         config.limits.idle_timeout = LENIENT_TIMEOUT;
     })
@@ -112,8 +117,7 @@ async fn a_redirecting_connection_closes_after_one_request_or_a_timeout() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rfc9112_9_6_a_redirect_is_sent_once_the_form_is_read() {
     let server = RunningServer::files(|config| {
-        config.listeners.push(config.listeners[0].clone());
-        config.listeners[0].protocol = ListenerProtocol::Redirect;
+        redirect(config);
         config.limits.header_timeout = TEST_TIMEOUT;
     })
     .await;
@@ -132,11 +136,7 @@ async fn rfc9112_9_6_a_redirect_is_sent_once_the_form_is_read() {
 /// Whether the server reads the request's end and the client's end at once is up to chance.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_half_closes_is_redirected() {
-    let server = RunningServer::files(|config| {
-        config.listeners.push(config.listeners[0].clone());
-        config.listeners[0].protocol = ListenerProtocol::Redirect;
-    })
-    .await;
+    let server = RunningServer::files(redirect).await;
     for _ in 0..20 {
         let mut half = TcpStream::connect(server.address).await.unwrap();
         let request = b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc";
@@ -152,8 +152,7 @@ async fn a_client_that_half_closes_is_redirected() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redirecting_connection_without_a_request_does_not_delay_a_stop() {
     let server = RunningServer::files(|config| {
-        config.listeners.push(config.listeners[0].clone());
-        config.listeners[0].protocol = ListenerProtocol::Redirect;
+        redirect(config);
         config.limits.header_timeout = TEST_TIMEOUT;
         config.limits.drain_timeout = 10 * TEST_TIMEOUT;
     })
